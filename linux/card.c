@@ -295,11 +295,13 @@ void tandem_detach(struct twin *twin)
 		pr_err("twin %u cannot be detached: %d\n", twin->number, err);
 	tandem_serve_end(twin);
 	twin->state = TANDEM_LOADED;
-	/* Work that the twin began the driver goes on with, interrupts of the card with it; or it begins anew. */
-	local_bh_disable();
-	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
-		napi_schedule(napi);
-	local_bh_enable();
+	/* Work that the twin began the driver goes on with, interrupts of the card with it. What an aborted one has left it does not know. */
+	if (!tandem_is_disabled(twin)) {
+		local_bh_disable();
+		list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
+			napi_schedule(napi);
+		local_bh_enable();
+	}
 	enter_bridge(twin);
 	tandem_tell(twin);
 }
@@ -312,10 +314,10 @@ static bool is_lost(const struct napi_struct *napi)
 }
 
 /*
- * Between taking a poll and having it run the twin was aborted. Nobody else takes it then, and who stops the interface waits for its
- * end for ever.
+ * Between taking a poll and giving it back the twin was aborted. Nobody has it any more, and who stops the interface waits for its end for
+ * ever. It is not run: what it works on may be what the twin has left in the middle.
  */
-static void adopt_poll(struct napi_struct *napi)
+static void give_back_poll(struct napi_struct *napi)
 {
 	int looks;
 
@@ -324,9 +326,18 @@ static void adopt_poll(struct napi_struct *napi)
 			return;
 		usleep_range(500, 1000);
 	}
-	local_bh_disable();
-	__napi_schedule(napi);
-	local_bh_enable();
+	set_mask_bits(&napi->state, NAPIF_STATE_SCHED | NAPIF_STATE_MISSED, 0UL);
+}
+
+/* Before the driver stops its polls: whoever has it do that. */
+static void give_back_polls(struct twin *twin)
+{
+	struct napi_struct *napi;
+
+	if (twin->state != TANDEM_LOADED || twin->is_restarted || !tandem_is_disabled(twin) || !netif_running(twin->dev))
+		return;
+	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
+		give_back_poll(napi);
 }
 
 /*
@@ -336,14 +347,11 @@ static void adopt_poll(struct napi_struct *napi)
 void tandem_restart(struct twin *twin)
 {
 	struct net_device *dev = twin->dev;
-	struct napi_struct *napi;
 	int err;
 
 	if (twin->state != TANDEM_LOADED || twin->is_restarted || !tandem_is_disabled(twin) || !netif_running(dev))
 		return;
 	pr_warn("the twin of %s was aborted; the interface goes down and up\n", dev->name);
-	list_for_each_entry(napi, &dev->napi_list, dev_list)
-		adopt_poll(napi);
 	dev_close(dev);
 	err = dev_open(dev, NULL);
 	if (err)
@@ -389,6 +397,7 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 		case NETDEV_PRECHANGEMTU:
 			if (twin->state == TANDEM_ATTACHED)
 				tandem_detach(twin);
+			give_back_polls(twin);
 			if (event == NETDEV_GOING_DOWN)
 				twin->is_restarted = twin->state == TANDEM_LOADED && tandem_is_disabled(twin);
 			break;
