@@ -406,6 +406,7 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 			break;
 		case NETDEV_FEAT_CHANGE:
 			tandem_check(twin);
+			tandem_stop_merging(twin);
 			tandem_tell(twin);
 			break;
 		case NETDEV_UP:

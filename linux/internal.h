@@ -39,6 +39,8 @@ struct twin {
 	u32 number;
 	struct tandem_status status;
 	struct pool pool;
+	/* Linux merged what came by the card before the twin was loaded. */
+	bool merges;
 	/* The driver has begun anew since its twin was disabled. */
 	bool is_restarted;
 	/* Counts what a reader may want to know. */
@@ -78,6 +80,7 @@ static inline void tandem_tell(struct twin *twin)
 /* twin.c */
 int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image);
 void tandem_unload(struct twin *twin);
+void tandem_stop_merging(struct twin *twin);
 void tandem_fill_status(struct twin *twin);
 bool tandem_is_disabled(struct twin *twin);
 

@@ -2,8 +2,9 @@
 /*
  * Buffers that are lent to a twin. Each has one reference more than whoever uses it, also while nobody does: an sk_buff in
  * `users`, a page of a fragment in `_refcount`, which are 2 all the time. So whoever frees one that is lent gives up a
- * reference and no more. At the end, those that nobody uses come back from the hypervisor and are freed; of the others
- * the lender's reference goes, and the driver frees them when it is done with them.
+ * reference and no more; whoever does not look at `users` (GRO) is kept off them (twin.c). At the end, those that nobody uses
+ * come back from the hypervisor and are freed; of the others the lender's reference goes, and the driver frees them when it is
+ * done with them.
  */
 #include <linux/bsearch.h>
 #include <linux/ethtool.h>

@@ -95,6 +95,27 @@ static int load_image(struct twin *twin, const struct tandem_load *load, const u
 	return 0;
 }
 
+/*
+ * While buffers are lent, Linux does not merge what comes by the card (GRO): from those that are merged it takes the pieces, and then it
+ * keeps the sk_buff itself for the next packet, whoever else has a reference.
+ */
+void tandem_stop_merging(struct twin *twin)
+{
+	if (twin->state == TANDEM_EMPTY || !(twin->dev->wanted_features & NETIF_F_GRO))
+		return;
+	twin->merges = true;
+	twin->dev->wanted_features &= ~NETIF_F_GRO;
+	netdev_update_features(twin->dev);
+}
+
+static void merge_again(struct twin *twin)
+{
+	if (!twin->merges || twin->dev->reg_state != NETREG_REGISTERED)
+		return;
+	twin->dev->wanted_features |= NETIF_F_GRO;
+	netdev_update_features(twin->dev);
+}
+
 int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image)
 {
 	struct device *device;
@@ -119,6 +140,8 @@ int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *of
 	twin->state = TANDEM_LOADED;
 	twin->is_restarted = false;
 	memset(twin->status.called, 0, sizeof(twin->status.called));
+	twin->merges = false;
+	tandem_stop_merging(twin);
 	err = tandem_pool_lend(twin, load);
 	if (err)
 		tandem_unload(twin);
@@ -141,10 +164,11 @@ void tandem_unload(struct twin *twin)
 			pr_err("twin %u cannot be unloaded: %d\n", twin->number, err);
 		tandem_areas_put();
 		tandem_pool_free(&twin->pool);
+		twin->state = TANDEM_EMPTY;
+		merge_again(twin);
 		dev_put(twin->dev);
 		twin->dev = NULL;
 	}
-	twin->state = TANDEM_EMPTY;
 }
 
 void tandem_fill_status(struct twin *twin)

@@ -36,6 +36,11 @@ check without-twind refuses 'no twind runs' mode net twin-mirror
 
 in_guest dd 60 'job_twin_module damage=1; job_twind --interface eth0 --mode vm'
 check the-twin-is-loaded wait_for 120 says 'eth0 .*: vm, twin 0 of'
+# Linux would use buffers for other packets that are lent.
+merges() { said "generic-receive-offload: $1" dd 20 'ethtool -k eth0'; }
+check linux-does-not-merge-packets merges off
+in_guest dd 20 'ethtool -K eth0 gro on'
+check nor-when-it-is-told-to merges off
 check a-stream-without-an-end endless u1
 goes() { twinctl mode net $1 && says "^net: $1, by dd" && moves u1; }
 for n in 1 2 3 4 5; do
@@ -60,6 +65,7 @@ check an-interface-that-is-no-devices refuses 'not the interface of a PCI device
 check a-second-daemon said 'another one serves' dd 60 'twind --interface eth0 2>&1'
 check loaded-again-in-traffic eval 'twinctl load net && moves u1'
 check unloaded-in-traffic eval 'twinctl unload net && says "^net: vm" && says "no twin is loaded" && moves u1'
+check linux-merges-packets-again merges on
 check and-loaded-when-it-is-wanted goes twin-mirror
 # Where the interface would not come back as it was, or does not go from, it stays.
 in_dd() { in_guest dd 20 "$@"; }
