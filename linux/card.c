@@ -172,14 +172,29 @@ static bool filters_vlans(const struct net_device *bridge)
 }
 #endif
 
+#ifdef CONFIG_NETPOLL
+static bool has_netpoll(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->npinfo);
+}
+#else
+static bool has_netpoll(const struct net_device *dev)
+{
+	return false;
+}
+#endif
+
 /*
  * May the card be taken from who has the interface? A bridge of Linux has it back afterwards, but not in the VLANs in which it was. Others
- * (bonds, macvlans, Open vSwitch) do not let it go.
+ * (bonds, macvlans, Open vSwitch) do not let it go. A console that sends by it (netpoll) has the driver poll whenever it wants to, also while the
+ * twin does.
  */
 static int may_have(struct net_device *dev)
 {
 	struct net_device *master = netdev_master_upper_dev_get(dev);
 
+	if (has_netpoll(dev))
+		return -EADDRINUSE;
 	if (master && netif_is_bridge_master(master))
 		return filters_vlans(master) ? -EXDEV : 0;
 	return netdev_is_rx_handler_busy(dev) ? -EUSERS : 0;
@@ -360,14 +375,14 @@ void tandem_restart(struct twin *twin)
 
 /*
  * Are these the queues, polls and interrupts that the card was attached with, and does it take what it took? A driver that is told to use
- * more queues makes all of them anew, or uses others of those that it has.
+ * more queues makes all of them anew, or uses others of those that it has. And has nobody else come who has the driver poll?
  */
 static bool is_as_attached(const struct twin *twin)
 {
 	const struct napi_struct *napi;
 	u32 n = 0;
 
-	if (twin->dev->real_num_tx_queues != twin->nr_queues || flags_of(twin->dev) != twin->flags)
+	if (twin->dev->real_num_tx_queues != twin->nr_queues || flags_of(twin->dev) != twin->flags || has_netpoll(twin->dev))
 		return false;
 	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
 		if (n == twin->nr_polls || napi->napi_id != twin->polls[n++])

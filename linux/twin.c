@@ -175,7 +175,7 @@ void tandem_fill_status(struct twin *twin)
 {
 	struct tandem_status *status = &twin->status;
 
-	/* Drivers tell nobody that they use fewer queues. Somebody reads this each second. */
+	/* Drivers tell nobody that they use fewer queues, nor netpoll that it uses a card. Somebody reads this each second. */
 	tandem_check(twin);
 	status->state = twin->state;
 	status->is_up = twin->dev && netif_running(twin->dev);

@@ -145,6 +145,7 @@ impl Device {
             Some(EMSGSIZE) => {
                 "the interface's MTU is more than the twin's buffers have room for, and its card does not take packets in pieces (NETIF_F_SG)".into()
             }
+            Some(EADDRINUSE) => "a console sends by the interface (netconsole), and has its driver poll while the twin does".into(),
             Some(EUSERS) => "something else of this domain's has the interface: a bond, a macvlan or Open vSwitch".into(),
             Some(EXDEV) => "the interface is part of a bridge that filters VLANs, and would not come back into those in which it is".into(),
             Some(EBUSY) => {
@@ -212,6 +213,7 @@ const ENOSYS: i32 = 38;
 const EUSERS: i32 = 87;
 const EMSGSIZE: i32 = 90;
 const EOPNOTSUPP: i32 = 95;
+const EADDRINUSE: i32 = 98;
 const ENETDOWN: i32 = 100;
 const ETIMEDOUT: i32 = 110;
 

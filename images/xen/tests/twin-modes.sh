@@ -76,6 +76,11 @@ check the-stream-goes-on-by-that-bridge moves u1
 check no-vlans-any-more in_dd 'echo 0 > /sys/class/net/xenbr0/bridge/vlan_filtering'
 check the-twin-has-the-card-without wait_for 20 says '^net: twin-mirror, by dd'
 check and-linux-has-it-back goes vm
+check a-console-sends-by-it in_dd 'modprobe netconsole netconsole=6665@10.9.0.2/xenbr0,6666@10.9.0.1/'
+check not-beside-a-console refuses 'a console sends by the interface' mode net twin-mirror
+check the-console-goes in_dd 'modprobe -r netconsole'
+check the-twin-has-the-card-after-it wait_for 20 says '^net: twin-mirror, by dd'
+check linux-is-to-have-it-again goes vm
 check it-has-another-user in_dd 'modprobe macvlan && ip link set eth0 nomaster && ip link add link eth0 name other type macvlan'
 check which-keeps-it refuses 'something else of this domain.s has the interface' mode net twin-mirror
 check the-other-one-goes in_dd 'ip link del other && ip link set eth0 master xenbr0'
