@@ -163,14 +163,13 @@ pub fn measure_all(kind: Kind, options: &Options, boots: &[Boot]) -> Result<(Vec
     let mut costs = Vec::new();
     let mut failures = Vec::new();
     // All systems run the same kernel.
-    let kernel = elf::unpack_bzimage(&images.kernel).and_then(|kernel| kallsyms::functions(&kernel));
-    let kernel = kernel.unwrap_or_else(|error| {
-        println!("the kernel's functions have no names: {error:#}");
-        Vec::new()
-    });
-    let mut names = Names { kernel, ..Names::default() };
+    let mut names = kernel_names(&images);
     for system in systems {
-        names.hypervisor = hypervisor_names(&system)?;
+        if system.name == "tandem" {
+            names.hypervisor = hypervisor_names(&system.hypervisor)?;
+        } else {
+            names.hypervisor.clear();
+        }
         for boot in boots.iter().copied().filter(|b| b.is_for(&system)) {
             let what = format!("measuring {}{}", system.name, boot.remark());
             match step(&what, || measure(kind, boot, options, &system, (&images, &names), &profiler)) {
@@ -290,16 +289,27 @@ fn measure(
     Ok(loads.into_iter().map(cost).collect())
 }
 
-/// The functions of Tandem; of other systems nothing is known.
-fn hypervisor_names(system: &System) -> Result<Vec<(u64, String)>> {
-    match &system.hypervisor {
-        Hypervisor::Elf(image) if system.name == "tandem" => symbols::names(&std::fs::read(image)?),
+/// The functions of the domains' kernel.
+pub fn kernel_names(images: &Images) -> Names {
+    let kernel = elf::unpack_bzimage(&images.kernel).and_then(|kernel| kallsyms::functions(&kernel));
+    let kernel = kernel.unwrap_or_else(|error| {
+        println!("the kernel's functions have no names: {error:#}");
+        Vec::new()
+    });
+    Names { kernel, ..Names::default() }
+}
+
+/// The functions of Tandem; of what is no image of it nothing is known.
+pub fn hypervisor_names(hypervisor: &Hypervisor) -> Result<Vec<(u64, String)>> {
+    match hypervisor {
+        Hypervisor::Elf(image) => symbols::names(&std::fs::read(image)?),
         _ => Ok(Vec::new()),
     }
 }
 
+/// Component, function and instructions per unit of a load, those of most first.
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn functions(map: &Map, load: &Load, names: &Names) -> Vec<(Part, String, f64)> {
+pub fn functions(map: &Map, load: &Load, names: &Names) -> Vec<(Part, String, f64)> {
     let all = map.functions(&load.window, load.place.domain(), names);
     all.into_iter().map(|f| (f.part, f.name, f.count as f64 / f64::from(load.units))).collect()
 }

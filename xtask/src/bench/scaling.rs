@@ -4,11 +4,11 @@
 //! QEMU runs the CPUs in turns in one thread, so that each run repeats. What they do in one round they are taken to do at the same
 //! time (bench/plugin/profile.c): the time of a window is the sum, over its rounds, of the longest turn.
 
-use super::io::{counted, give_away, loads_of, Load, Mode, Place, NIC};
+use super::io::{counted, functions, give_away, hypervisor_names, kernel_names, loads_of, Load, Mode, Place, NIC};
 use crate::options::Options;
 use crate::run;
 use anyhow::{bail, ensure, Context, Result};
-use bench::profile::Part;
+use bench::profile::{Map, Names, Part};
 use std::fmt::Write;
 use testbed::counter::Profiler;
 use testbed::host;
@@ -34,6 +34,8 @@ struct Figure {
     guests: u32,
     /// Instructions per packet, in the order of [`Part::ALL`].
     parts: Vec<f64>,
+    /// The same by component and function, those of most first.
+    functions: Vec<(Part, String, f64)>,
     /// Packets in a million instructions of each CPU's time.
     rate: f64,
     /// The share of the time that each CPU was busy, in the order of the CPUs.
@@ -44,9 +46,10 @@ struct Figure {
 
 impl Figure {
     #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-    fn new(cpus: u32, load: &Load, divided: &[u64]) -> Result<Self> {
+    fn new(cpus: u32, load: &Load, map: &Map, names: &Names) -> Result<Self> {
         let (way, guests) = load.name.rsplit_once('-').context("a load without a number of guests")?;
         let (units, window) = (f64::from(load.units), &load.window);
+        let divided = map.divide(window, load.place.domain());
         ensure!(window.time != 0, "a window without a time");
         let time = window.time as f64;
         let executed = |n| window.cpus.iter().find(|cpu| cpu.number == n).map_or(0, |cpu| cpu.executed);
@@ -56,6 +59,7 @@ impl Figure {
             load: way.into(),
             guests: guests.parse()?,
             parts: divided.iter().map(|sum| *sum as f64 / units).collect(),
+            functions: functions(map, load, names),
             rate: units * 1e6 / time,
             busy: (0..cpus).map(|n| executed(n) as f64 / time).collect(),
             waited: waited as f64 / (time * f64::from(cpus)),
@@ -96,7 +100,9 @@ pub fn run(options: &Options) -> Result<bool> {
     print!("\n{}\n{}", table(&figures), aims(&figures));
     let csv = host::target("bench")?.join("scaling.csv");
     std::fs::write(&csv, as_csv(&figures))?;
-    println!("Written: {}", run::relative(&csv));
+    let functions = host::target("bench")?.join("scaling-functions.csv");
+    std::fs::write(&functions, functions_as_csv(&figures))?;
+    println!("Written: {}, {}", run::relative(&csv), run::relative(&functions));
     for failure in &failures {
         println!("FAIL: {failure:#}");
     }
@@ -105,6 +111,7 @@ pub fn run(options: &Options) -> Result<bool> {
 
 fn measure(hypervisor: &Hypervisor, cpus: u32, count: u64) -> Result<Vec<Figure>> {
     let (images, profiler) = (images::toolstack()?, Profiler::build()?);
+    let names = Names { hypervisor: hypervisor_names(hypervisor)?, ..kernel_names(&images) };
     let name = format!("bench-scaling-{cpus}");
     let profile = host::target("logs")?.join(format!("{name}.profile"));
     let wire = Wire::start(&name)?;
@@ -120,7 +127,7 @@ fn measure(hypervisor: &Hypervisor, cpus: u32, count: u64) -> Result<Vec<Figure>
     let place = Place::Twinned(Mode::Mirror);
     let (loads, map) = loads_of(place, &outcome, &profile)
         .with_context(|| format!("{cpus} CPUs (log {})", run::relative(&outcome.log)))?;
-    loads.iter().map(|load| Figure::new(cpus, load, &map.divide(&load.window, place.domain()))).collect()
+    loads.iter().map(|load| Figure::new(cpus, load, &map, &names)).collect()
 }
 
 /// Parts of a packet's cost that have a column of their own; all others are the rest.
@@ -173,6 +180,17 @@ fn as_csv(figures: &[Figure]) -> String {
     out
 }
 
+/// A line for each load, numbers of CPUs and guests, and function that runs more than once in twenty packets. Names have commas.
+fn functions_as_csv(figures: &[Figure]) -> String {
+    let mut out = String::from("load,cpus,guests,component,function,instructions\n");
+    for f in figures {
+        for (part, name, figure) in f.functions.iter().filter(|(.., figure)| *figure >= 0.05) {
+            let _ = writeln!(out, "{},{},{},{},\"{name}\",{figure:.1}", f.load, f.cpus, f.guests, part.name());
+        }
+    }
+    out
+}
+
 /// The same with so many CPUs.
 fn slower<'a>(figures: &'a [Figure], f: &Figure, cpus: u32) -> Option<&'a Figure> {
     figures.iter().find(|other| other.load == f.load && other.guests == f.guests && other.cpus == cpus)
@@ -213,23 +231,37 @@ fn aims(figures: &[Figure]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bench::profile::{Cpu, Window};
+    use bench::profile::{Block, Cpu, Window};
 
     fn figure(cpus: u32, guests: u32, each: f64, rate: f64) -> Figure {
         let parts = vec![each / Part::ALL.len() as f64; Part::ALL.len()];
-        Figure { cpus, load: "send".into(), guests, parts, rate, busy: vec![1.0; cpus as usize], waited: 0.0 }
+        let functions = vec![(Part::Hypervisor, "f<a, b>".into(), each), (Part::Kernel, "g".into(), 0.04)];
+        Figure {
+            cpus,
+            load: "send".into(),
+            guests,
+            parts,
+            functions,
+            rate,
+            busy: vec![1.0; cpus as usize],
+            waited: 0.0,
+        }
     }
 
     #[test]
     fn a_windows_time_is_that_of_all_cpus() {
         let cpu = |number, executed, waited| Cpu { number, executed, waited };
-        let window = Window { time: 1000, cpus: vec![cpu(0, 900, 0), cpu(2, 600, 300)], ..Window::default() };
+        let blocks = vec![Block { address: 0xffff_82d0_8020_0010, machine: 0x20_0010, count: 1500 }];
+        let window = Window { time: 1000, blocks, cpus: vec![cpu(0, 900, 0), cpu(2, 600, 300)], ..Window::default() };
         let load = Load { place: Place::Dom0, name: "receive-8".into(), units: 10, window };
-        let figure = Figure::new(4, &load, &[1500, 0]).unwrap();
+        let (map, names) =
+            (Map::default(), Names { hypervisor: vec![(0xffff_82d0_8020_0000, "f".into())], ..Names::default() });
+        let figure = Figure::new(4, &load, &map, &names).unwrap();
         assert_eq!((figure.load.as_str(), figure.guests, figure.all()), ("receive", 8, 150.0));
+        assert_eq!(figure.functions, [(Part::Hypervisor, "f".into(), 150.0)]);
         assert_eq!((figure.rate, figure.busy, figure.waited), (10_000.0, vec![0.9, 0.0, 0.6, 0.0], 0.075));
         let untimed = Load { window: Window::default(), ..load };
-        assert!(Figure::new(1, &untimed, &[]).is_err());
+        assert!(Figure::new(1, &untimed, &map, &names).is_err());
     }
 
     #[test]
@@ -255,5 +287,10 @@ mod tests {
         let csv = as_csv(&figures);
         assert_eq!(csv.lines().count(), 1 + 2 * (Part::ALL.len() + 3) + 3);
         assert!(csv.contains("send,2,8,packets in a million,150.0000\n"), "{csv}");
+        let functions = functions_as_csv(&figures[1..]);
+        assert_eq!(
+            functions,
+            "load,cpus,guests,component,function,instructions\nsend,2,8,hypervisor,\"f<a, b>\",900.0\n"
+        );
     }
 }
