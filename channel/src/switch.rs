@@ -29,6 +29,12 @@ pub type Mac = [u8; 6];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
+impl From<PortId> for u32 {
+    fn from(port: PortId) -> Self {
+        port.0.into()
+    }
+}
+
 /// What a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -156,20 +162,43 @@ impl Recent {
     }
 }
 
-/// The same for frames that go to several ports in turns.
+/// The same for frames that go to several ports in turns; also from one batch of packets to the next.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Recents([Recent; RECENTS]);
+pub struct Recents {
+    recents: [Recent; RECENTS],
+    /// All of them: number of the table, and the port that the frames come from.
+    of: Option<(u64, PortId)>,
+}
 
 /// Receivers whose addresses differ in their last bits.
 const RECENTS: usize = 8;
 
 impl Recents {
-    /// [`Recent::forward`].
+    /// For frames from a port, by `table`. Where others went is forgotten.
     #[inline]
-    pub fn forward(&mut self, table: &Table, from: PortId, header: &[u8]) -> Forward {
+    pub fn of<'a>(&'a mut self, table: &'a Table, from: PortId) -> Routes<'a> {
+        let of = Some((table.generation, from));
+        if self.of != of {
+            *self = Self { of, ..Self::default() };
+        }
+        Routes { recents: &mut self.recents, table, from }
+    }
+}
+
+/// Where frames of one port go by one table.
+pub struct Routes<'a> {
+    recents: &'a mut [Recent; RECENTS],
+    table: &'a Table,
+    from: PortId,
+}
+
+impl Routes<'_> {
+    /// [`Table::forward`].
+    #[inline]
+    pub fn forward(&mut self, header: &[u8]) -> Forward {
         // The last byte of the receiver's address.
         let last = header.get(5).copied().unwrap_or(0);
-        self.0[usize::from(last) % RECENTS].forward(table, from, header)
+        self.recents[usize::from(last) % RECENTS].forward(self.table, self.from, header)
     }
 }
 
@@ -199,7 +228,7 @@ pub struct Table {
 
 impl Table {
     /// A table of `ports`, fewer than 65535. Have two the same number or address, the later one counts: while a guest moves from
-    /// this host to itself, both of it are there. `generation`: to tell tables apart.
+    /// this host to itself, both of it are there. `generation`: no two tables have the same.
     pub fn build(generation: u64, ports: &[Port]) -> Result<Table, NoMemory> {
         let ports = boxed(ports.iter().copied().take(usize::from(NONE)), ports.len())?;
         let nr_ids = ports.iter().map(|p| p.places().end).max().unwrap_or(0);

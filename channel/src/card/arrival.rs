@@ -4,9 +4,13 @@ use crate::grants::Frames;
 use crate::packet::{Checksum, Fragment, Gso, View, HEADER_BYTES, MAX_FRAGMENTS};
 
 /// Room for a frame that has arrived in one piece, as most do: a copy of its beginning, and where the rest is.
+#[derive(Clone)]
 pub struct Whole<F> {
     header: [u8; HEADER_BYTES],
     rest: [Fragment<F>; 1],
+    /// All of it.
+    piece: Fragment<F>,
+    checksum: Checksum,
 }
 
 /// Room for a frame in any number of pieces.
@@ -23,7 +27,8 @@ impl<F: Copy + Default> Default for Arrival<F> {
 
 impl<F: Copy + Default> Default for Whole<F> {
     fn default() -> Self {
-        Whole { header: [0; HEADER_BYTES], rest: [Fragment::default()] }
+        let (rest, piece) = ([Fragment::default()], Fragment::default());
+        Whole { header: [0; HEADER_BYTES], rest, piece, checksum: Checksum::Unknown }
     }
 }
 
@@ -32,16 +37,35 @@ impl<F: Copy> Whole<F> {
     #[inline]
     pub fn open(&mut self, piece: Fragment<F>, frames: &impl Frames<F>, is_verified: bool) -> View<'_, F> {
         let Fragment { frame, offset, len } = piece;
-        #[allow(clippy::cast_possible_truncation, reason = "HEADER_BYTES fits")]
-        let copied = len.min(HEADER_BYTES as u16);
-        let header = &mut self.header[..copied.into()];
-        frames.read(frame, offset, header);
-        let body = len - copied;
-        self.rest = [Fragment { frame, offset: offset + copied, len: body }];
-        let fragments = &self.rest[..usize::from(body > 0)];
-        let checksum = if is_verified { Checksum::Validated } else { Checksum::Unknown };
-        View { header, fragments, skip: 0, body: body.into(), checksum, gso: None }
+        let copied = copied_of(len);
+        frames.read(frame, offset, &mut self.header[..copied.into()]);
+        self.rest = [Fragment { frame, offset: offset + copied, len: len - copied }];
+        self.piece = piece;
+        self.checksum = if is_verified { Checksum::Validated } else { Checksum::Unknown };
+        self.view()
     }
+
+    /// The frame that was opened last, with the bytes that were copied then.
+    #[inline]
+    pub fn view(&self) -> View<'_, F> {
+        let copied = copied_of(self.piece.len);
+        let body = self.piece.len - copied;
+        let (header, fragments) = (&self.header[..copied.into()], &self.rest[..usize::from(body > 0)]);
+        View { header, fragments, skip: 0, body: body.into(), checksum: self.checksum, gso: None }
+    }
+
+    /// Where all of it lies.
+    #[inline]
+    pub fn piece(&self) -> Fragment<F> {
+        self.piece
+    }
+}
+
+/// How many of so many bytes are copied.
+#[inline]
+fn copied_of(len: u16) -> u16 {
+    #[allow(clippy::cast_possible_truncation, reason = "HEADER_BYTES fits")]
+    len.min(HEADER_BYTES as u16)
 }
 
 impl<F: Copy> Arrival<F> {
@@ -137,6 +161,13 @@ mod tests {
             prop_assert_eq!(one.header, any.header);
             prop_assert_eq!(one.fragments, any.fragments);
             prop_assert_eq!((one.skip, one.body, one.checksum, one.gso), (any.skip, any.body, any.checksum, any.gso));
+            // What is written there later changes nothing of what was copied.
+            let copied = one.header.to_vec();
+            memory.write(1, 100, &std::vec![0xff; copied.len()]);
+            let again = first.view();
+            prop_assert_eq!(again.header, &copied[..]);
+            prop_assert_eq!((again.fragments, again.body, again.checksum), (any.fragments, any.body, any.checksum));
+            prop_assert_eq!(first.piece(), piece);
         }
     }
 

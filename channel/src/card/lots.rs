@@ -8,8 +8,12 @@ pub const MOST: usize = 32;
 
 /// Those that are left of what came at once, by number; each has a key, which says whose it is.
 pub struct Lots<K> {
+    /// Keys, each in the place that its last bits say or, if another has that, in the next free one.
     keys: [K; MOST],
-    left: u32,
+    /// What is theirs.
+    lots: [Lot; MOST],
+    /// Places that are in use; of others nothing above is looked at.
+    used: Lot,
     /// Whose turn it is: his are given at once, others' are put off.
     turn: Option<K>,
 }
@@ -17,11 +21,11 @@ pub struct Lots<K> {
 impl<K: Copy + PartialEq + Default> Default for Lots<K> {
     #[inline]
     fn default() -> Self {
-        Self { keys: array::from_fn(|_| K::default()), left: 0, turn: None }
+        Self { keys: array::from_fn(|_| K::default()), lots: [Lot(0); MOST], used: Lot(0), turn: None }
     }
 }
 
-impl<K: Copy + PartialEq> Lots<K> {
+impl<K: Copy + PartialEq + Into<u32>> Lots<K> {
     /// Number `n`, which is below [`MOST`] and was not named before, is for `key`. `true`: it is his turn. Else it is put off.
     #[inline]
     pub fn is_turn(&mut self, n: usize, key: K) -> bool {
@@ -36,29 +40,45 @@ impl<K: Copy + PartialEq> Lots<K> {
     #[inline]
     pub fn put_off(&mut self, n: usize, key: K) {
         debug_assert!(n < MOST, "more than come at once");
-        if let Some(to) = self.keys.get_mut(n) {
-            *to = key;
-            self.left |= 1 << n;
+        let first = key.into() as usize;
+        // There are no more keys than numbers, so one of the places is his or free.
+        for at in (0..MOST).map(|more| first.wrapping_add(more) % MOST) {
+            if !self.used.has(at) {
+                self.used.add(at);
+                (self.keys[at], self.lots[at]) = (key, Lot(0));
+            }
+            if self.keys[at] == key {
+                return self.lots[at].add(n);
+            }
         }
     }
 
-    /// Somebody's that were put off, all of them. `None`: nothing is, and it is nobody's turn.
+    /// Takes what was put off: somebody's, all of them, and so on. Then nothing is put off, and it is nobody's turn.
     #[inline]
-    pub fn next_lot(&mut self) -> Option<(K, Lot)> {
+    pub fn drain(&mut self) -> impl Iterator<Item = (K, Lot)> + '_ {
         self.turn = None;
-        if self.left == 0 {
-            return None;
-        }
-        let key = self.keys[self.left.trailing_zeros() as usize];
-        let his = Lot(self.left).filter(|n| self.keys[*n] == key).fold(0, |his, n| his | 1 << n);
-        self.left &= !his;
-        Some((key, Lot(his)))
+        let used = core::mem::take(&mut self.used);
+        used.map(|at| (self.keys[at], self.lots[at]))
     }
 }
 
-/// Numbers, in order.
-#[derive(Clone, Copy)]
+/// Numbers below [`MOST`], in order.
+#[derive(Clone, Copy, Default)]
 pub struct Lot(u32);
+
+impl Lot {
+    #[inline]
+    fn has(self, n: usize) -> bool {
+        self.0 & 1 << (n % MOST) != 0
+    }
+
+    #[inline]
+    fn add(&mut self, n: usize) {
+        self.0 |= 1 << (n % MOST);
+    }
+}
+
+const _: () = assert!(MOST == u32::BITS as usize);
 
 impl Iterator for Lot {
     type Item = usize;
@@ -76,6 +96,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::vec::Vec;
+
+    /// Some have the same place, and the last places are taken.
+    const KEYS: [u16; 6] = [0, 1, 32, 33, 63, 95];
 
     /// What is done with a frame.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +128,8 @@ mod tests {
         }
 
         fn give_rest(&mut self) {
-            while let Some((key, lot)) = self.lots.next_lot() {
+            let lots: Vec<_> = self.lots.drain().collect();
+            for (key, lot) in lots {
                 lot.for_each(|n| self.give(key, n));
             }
         }
@@ -133,10 +157,10 @@ mod tests {
         /// Each receiver gets his, once and in order, also with those that are for all; and between two of these he is asked once.
         #[test]
         fn everybody_gets_his_in_order_and_at_once(
-            frames in prop::collection::vec(prop::option::weighted(0.9, 0u16..6), 0..=MOST),
+            frames in prop::collection::vec(prop::option::weighted(0.9, prop::sample::select(&KEYS[..])), 0..=MOST),
         ) {
             let did = deal(&frames);
-            for key in 0..6 {
+            for key in KEYS {
                 let wanted: Vec<usize> = (0..frames.len()).filter(|n| frames[*n].is_none_or(|k| k == key)).collect();
                 let got: Vec<usize> = did.iter().filter_map(|does| match does {
                     Does::Gives(k, n) if *k == key => Some(*n),
@@ -148,7 +172,7 @@ mod tests {
             prop_assert_eq!(did.iter().filter(|d| matches!(d, Does::Gives(..))).count(), frames.iter().flatten().count());
             let is_flood = |does: &Does| matches!(does, Does::Floods(_));
             for between in did.split(is_flood) {
-                for key in 0..6 {
+                for key in KEYS {
                     prop_assert!(between.iter().filter(|does| **does == Does::Begins(key)).count() <= 1);
                 }
             }
@@ -158,13 +182,10 @@ mod tests {
     #[test]
     fn what_is_put_off_comes_by_lots() {
         let mut lots = Lots::default();
-        [5, 7, 5, 5, 9, 7].into_iter().enumerate().for_each(|(n, key)| lots.put_off(n, key));
-        let mut got = Vec::new();
-        while let Some((key, lot)) = lots.next_lot() {
-            got.push((key, lot.collect::<Vec<_>>()));
-        }
+        [5u16, 7, 5, 5, 9, 7].into_iter().enumerate().for_each(|(n, key)| lots.put_off(n, key));
+        let got: Vec<_> = lots.drain().map(|(key, lot)| (key, lot.collect::<Vec<_>>())).collect();
         assert_eq!(got, [(5, [0, 2, 3].to_vec()), (7, [1, 5].to_vec()), (9, [4].to_vec())]);
-        assert!(lots.next_lot().is_none());
+        assert!(lots.drain().next().is_none());
     }
 
     #[test]

@@ -204,7 +204,10 @@ proptest! {
             Port { id: PortId(8 * id), nr_queues: *nr_queues, kind: Kind::Guest { any_source: *kind == 0 }, mac: address(*n) }
         }).collect();
         let table = Table::build(7, &list).unwrap();
-        let mut recent = std::collections::BTreeMap::<u16, (Recent, Recents)>::new();
+        // Without the first port: what is remembered by the one must not be taken for the other's.
+        let other = Table::build(8, list.split_first().map_or(&[], |(_, rest)| rest)).unwrap();
+        let mut recent = std::collections::BTreeMap::<u16, Recent>::new();
+        let mut recents = Recents::default();
         for (from, to, source) in frames {
             let (to, source) = (address(to), address(source));
             let found = list.iter().rfind(|p| p.mac == to);
@@ -219,12 +222,16 @@ proptest! {
             };
             prop_assert_eq!(table.forward(PortId(from), &frame(to, source)), expected);
             // Twice, and a frame without its type between.
-            let (recent, recents) = recent.entry(from).or_default();
+            let recent = recent.entry(from).or_default();
             for len in [14, 13, 3, 14] {
                 let (from, frame) = (PortId(from), frame(to, source));
                 let wanted = table.forward(from, &frame[..len]);
                 prop_assert_eq!(recent.forward(&table, from, &frame[..len]), wanted);
-                prop_assert_eq!(recents.forward(&table, from, &frame[..len]), wanted);
+                prop_assert_eq!(recents.of(&table, from).forward(&frame[..len]), wanted);
+                if source[5] & 1 == 1 {
+                    let wanted = other.forward(from, &frame[..len]);
+                    prop_assert_eq!(recents.of(&other, from).forward(&frame[..len]), wanted);
+                }
             }
             prop_assert_eq!(table.others(PortId(from)).count(), list.iter().filter(|p| !is_own(p)).count());
         }

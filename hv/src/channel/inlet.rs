@@ -1,7 +1,7 @@
 //! What a network card receives: from its buffers into guests' rings.
 
 use super::access::{Bytes, Held};
-use super::uplink::Passed;
+use super::uplink::{Passed, Uplink};
 use super::vif::{at_port, Rx};
 use super::{switch, traffic, uplink};
 use crate::arch::tsc;
@@ -9,24 +9,51 @@ use crate::domain::{Domain, DomainRef};
 use crate::sync::FairGuard;
 use crate::twin::net::{Card, Kept, Piece, Received, Said};
 use ::channel::card::arrival::{Arrival, Whole};
-use ::channel::card::lots::{self, Lots};
+use ::channel::card::lots::{self, Lot, Lots};
 use ::channel::offload::checksum;
 use ::channel::offload::headers::{self, Headers};
 use ::channel::offload::merge::Merger;
 use ::channel::packet::{Checksum, Fragment, Gso, GsoKind, View};
-use ::channel::switch::{Forward, PortId, Recent, Recents, Table};
+use ::channel::switch::{Forward, PortId, Recents, Table};
 use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
+use xen_abi::errno::Errno;
+
+/// What frames that come at once are sorted in.
+pub struct Tray {
+    /// Their beginnings: decided is on these, and they are what goes on, at once or later.
+    rooms: Box<[Whole<Held>; lots::MOST]>,
+    put_off: Lots<PortId>,
+    recents: Recents,
+}
+
+impl Tray {
+    /// An empty one. ENOMEM.
+    pub fn new() -> Result<Box<Self>, Errno> {
+        let mut rooms = Vec::new();
+        rooms.try_reserve_exact(lots::MOST).map_err(|_| Errno::ENOMEM)?;
+        rooms.resize(lots::MOST, Whole::default());
+        let rooms = rooms.into_boxed_slice().try_into().map_err(|_| Errno::ENOMEM)?;
+        Ok(Box::new(Self { rooms, put_off: Lots::default(), recents: Recents::default() }))
+    }
+}
 
 /// Frames came from the wire. A guest without room loses them. Those of each guest are his at once, in order, whoever's came in between.
 pub fn received(card: Card, frames: &[Kept]) {
-    let Some((switch, is_believed)) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
-    let Some(table) = switch::table(switch) else { return };
+    let begin = |uplink: &mut Uplink| Some((uplink.link()?, uplink.take_tray()?));
+    let Some(((switch, is_believed), mut tray)) = uplink::with(card, begin).flatten() else { return };
     let (mut passed, mut storm) = (Passed::default(), Storm::default());
-    for frames in frames.chunks(lots::MOST) {
-        pass_on(Frames { all: frames, is_believed }, (uplink::port(card), switch, &table), &mut passed, &mut storm);
+    if let Some(table) = switch::table(switch) {
+        for frames in frames.chunks(lots::MOST) {
+            let frames = Frames { all: frames, is_believed };
+            pass_on(frames, &mut tray, (uplink::port(card), switch, &table), &mut passed, &mut storm);
+        }
     }
-    uplink::with(card, |uplink| uplink.count_received(&passed));
+    uplink::with(card, |uplink| {
+        uplink.count_received(&passed);
+        uplink.put_tray(tray);
+    });
 }
 
 /// Frames for all that come at once may take so long, in ns. With many interfaces each is much work, all of which is done before the guests of this CPU
@@ -54,21 +81,28 @@ struct Frames<'a> {
 
 impl Frames<'_> {
     #[inline]
-    fn get(&self, n: usize) -> Option<Received> {
-        let Received { piece, is_verified } = self.all.get(n)?.into();
-        Some(Received { piece, is_verified: is_verified && self.is_believed })
+    fn received(&self, kept: &Kept) -> Received {
+        let Received { piece, is_verified } = kept.into();
+        Received { piece, is_verified: is_verified && self.is_believed }
     }
 }
 
 /// The same of frames that are at most [`lots::MOST`].
 #[inline]
-fn pass_on(frames: Frames<'_>, (from, switch, table): (PortId, u32, &Table), passed: &mut Passed, storm: &mut Storm) {
-    let (mut room, mut recent) = (Whole::default(), Recents::default());
-    let (mut receiver, mut put_off) = (None, Lots::default());
-    for (n, Received { piece, is_verified }) in (0..).map_while(|n| Some((n, frames.get(n)?))) {
+fn pass_on(
+    frames: Frames<'_>,
+    Tray { rooms, put_off, recents }: &mut Tray,
+    (from, switch, table): (PortId, u32, &Table),
+    passed: &mut Passed,
+    storm: &mut Storm,
+) {
+    let (mut receiver, mut routes) = (None, recents.of(table, from));
+    for (n, kept) in frames.all.iter().enumerate() {
+        let Some(room) = rooms.get_mut(n) else { break };
+        let Received { piece, is_verified } = frames.received(kept);
         let whole = held(&piece);
         let view = room.open(whole, &Bytes, is_verified);
-        let is_passed = match recent.forward(table, from, view.header) {
+        let is_passed = match routes.forward(view.header) {
             Forward::To(port) => {
                 if put_off.is_turn(n, port) {
                     to(&mut receiver, port, switch, table, |receiver| receiver.give(view, Some(whole)));
@@ -77,13 +111,14 @@ fn pass_on(frames: Frames<'_>, (from, switch, table): (PortId, u32, &Table), pas
             }
             forward => {
                 // What came before it goes before it.
-                give_lots(&mut receiver, &mut put_off, frames, (from, switch, table));
-                flood(&mut receiver, (from, switch, table), forward, view, storm)
+                give_lots(&mut receiver, put_off, rooms, (switch, table));
+                let view = rooms.get(n).map(Whole::view);
+                view.is_some_and(|view| flood(&mut receiver, (from, switch, table), forward, view, storm))
             }
         };
-        passed.count(view.len(), is_passed);
+        passed.count(whole.len.into(), is_passed);
     }
-    give_lots(&mut receiver, &mut put_off, frames, (from, switch, table));
+    give_lots(&mut receiver, put_off, rooms, (switch, table));
 }
 
 /// Frames that were put off go to their receivers, those of each at once.
@@ -91,30 +126,24 @@ fn pass_on(frames: Frames<'_>, (from, switch, table): (PortId, u32, &Table), pas
 fn give_lots(
     receiver: &mut Option<Receiver>,
     put_off: &mut Lots<PortId>,
-    frames: Frames<'_>,
-    places: (PortId, u32, &Table),
+    rooms: &[Whole<Held>; lots::MOST],
+    (switch, table): (u32, &Table),
 ) {
-    while let Some((port, lot)) = put_off.next_lot() {
-        give_lot(receiver, lot.filter_map(|n| frames.get(n)), port, places);
+    for (port, lot) in put_off.drain() {
+        give_lot(receiver, lot, rooms, (port, switch, table));
     }
 }
 
-/// Their addresses are read a second time, and may be others by now: the driver's domain still has the buffers. Such a frame goes nowhere.
 #[inline(never)]
 fn give_lot(
     receiver: &mut Option<Receiver>,
-    lot: impl Iterator<Item = Received>,
-    port: PortId,
-    (from, switch, table): (PortId, u32, &Table),
+    lot: Lot,
+    rooms: &[Whole<Held>; lots::MOST],
+    (port, switch, table): (PortId, u32, &Table),
 ) {
-    let (mut room, mut recent) = (Whole::default(), Recent::default());
     to(receiver, port, switch, table, |receiver| {
-        for Received { piece, is_verified } in lot {
-            let whole = held(&piece);
-            let view = room.open(whole, &Bytes, is_verified);
-            if recent.forward(table, from, view.header) == Forward::To(port) {
-                receiver.give(view, Some(whole));
-            }
+        for room in lot.filter_map(|n| rooms.get(n)) {
+            receiver.give(room.view(), Some(room.piece()));
         }
     });
 }

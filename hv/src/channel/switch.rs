@@ -104,16 +104,16 @@ impl Switches {
         self.drains[(switch & PLACE) as usize] = before;
     }
 
-    /// From now on `ports` are those of a switch, and `way` the interface that is its way out, or whose card is; the table's number. ENOMEM: it
-    /// stays as it was.
+    /// From now on `ports` are those of a switch, and `way` the interface that is its way out, or whose card is; the number of the first table
+    /// that has them. ENOMEM: it stays as it was.
     pub fn publish(&mut self, switch: u32, way: Option<Handle>, ports: &[Port]) -> Result<u64, Errno> {
-        self.generation += 1;
-        let table = Table::build(self.generation, ports).map_err(|_| Errno::ENOMEM)?;
+        let table = self.build(ports)?;
+        let generation = table.generation();
         let place = (switch & PLACE) as usize;
         let (has, now) = (table.uplink().is_some(), tsc::now_ns());
         let drain = self.drains[place].filter(|drain| Some(drain.way) == way && now < drain.until);
         let drained = match drain {
-            Some(_) => Some(Table::build(self.generation, ports).map_err(|_| Errno::ENOMEM)?),
+            Some(_) => Some(self.build(ports)?),
             None => None,
         };
         self.drains[place] = drain;
@@ -128,6 +128,12 @@ impl Switches {
         let old = TABLES[place].lock().replace(new);
         // Freed when the lock is free, or by the last who uses it.
         drop(old);
-        Ok(self.generation)
+        Ok(generation)
+    }
+
+    /// A table, which has a number of its own. ENOMEM.
+    fn build(&mut self, ports: &[Port]) -> Result<Table, Errno> {
+        self.generation += 1;
+        Table::build(self.generation, ports).map_err(|_| Errno::ENOMEM)
     }
 }

@@ -7,6 +7,7 @@
 
 use super::access::{Bytes, Held, RingPage};
 use super::held;
+use super::inlet::Tray;
 use super::timed::REST_NS;
 use super::traffic::{self, Batch, Budget, TICK_NS};
 use super::vif::{Handle, Item, Line, Tx, MAX_VIFS};
@@ -87,6 +88,9 @@ pub struct Uplink {
     pub sent: Passed,
     /// What came in. Lost is what the switch did not pass on.
     pub received: Passed,
+    /// One for each of its lanes, of which each is run by one CPU at a time; who sorts frames has one meanwhile.
+    #[allow(clippy::vec_box, reason = "they are taken out and put back for each few frames")]
+    trays: Vec<Box<Tray>>,
 }
 
 /// One of a card's transmit queues.
@@ -123,19 +127,34 @@ impl Uplink {
         deal.leave_out(interface);
         let mut queues = Vec::new();
         queues.try_reserve_exact(deal.nr_queues()).map_err(|_| Errno::ENOMEM)?;
+        let mut trays = Vec::new();
+        trays.try_reserve_exact(deal.nr_queues()).map_err(|_| Errno::ENOMEM)?;
         for n in 0..deal.nr_queues() {
             let waiting = Turns::new(MAX_VIFS, tsc::now_ns()).map_err(no_memory)?;
             queues.push(Queue { name: card.queue(n), waiting });
+            trays.push(Tray::new()?);
         }
         let (sent, received) = (Passed::default(), Passed::default());
         let dma_faults = domain.dma_faults.clone();
         let is_believed = leaves_sums;
-        Ok(Box::new(Self { card, takes, is_believed, link: None, dma_faults, deal, queues, first: 0, sent, received }))
+        let (link, first) = (None, 0);
+        Ok(Box::new(Self { card, takes, is_believed, link, dma_faults, deal, queues, first, sent, received, trays }))
     }
 
     /// Its switch, as long as what comes by it is to be believed; and whether its word for sums is, too.
     pub fn link(&self) -> Option<(u32, bool)> {
         self.link.filter(|_| !self.dma_faults.has_any()).map(|(switch, _)| (switch, self.is_believed))
+    }
+
+    /// What frames are sorted in, until [`Self::put_tray`].
+    pub fn take_tray(&mut self) -> Option<Box<Tray>> {
+        self.trays.pop()
+    }
+
+    /// They are.
+    pub fn put_tray(&mut self, tray: Box<Tray>) {
+        // There is room: it was here before.
+        self.trays.push(tray);
     }
 
     /// So much came in.
@@ -541,7 +560,7 @@ fn answer(cookies: &[u64]) {
     }
     let mut lots = Lots::default();
     cookies.iter().enumerate().for_each(|(n, cookie)| lots.put_off(n, sender_of(*cookie).raw()));
-    while let Some((sender, lot)) = lots.next_lot() {
+    for (sender, lot) in lots.drain() {
         traffic::answer(Handle::of_raw(sender), lot.filter_map(|n| cookies.get(n)).map(|cookie| token_of(*cookie)));
     }
 }
