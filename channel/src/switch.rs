@@ -375,12 +375,12 @@ impl Table {
         }
     }
 
-    /// What becomes of a frame from port `from` that has waited for port `to`.
-    pub fn onward(&self, from: PortId, to: PortId, header: &[u8]) -> Onward {
+    /// What becomes of a frame that has waited for port `to`, and that goes `forward` now.
+    pub fn onward(&self, to: PortId, forward: Forward) -> Onward {
         if self.port(to).is_none() || (self.drained.is_some() && self.way_out() == Some(to)) {
             return Onward::Stays;
         }
-        match self.forward(from, header) {
+        match forward {
             Forward::To(port) if port == to => Onward::Goes,
             Forward::Flood => Onward::Goes,
             _ => Onward::Not,

@@ -156,6 +156,20 @@ impl<T: Copy> Turns<T> {
         Some(&mut self.waiting[usize::from(first)].packet)
     }
 
+    /// How many of the packets of whose turn it is follow each other, with the first: those that his turn is enough for; at most so many.
+    pub fn in_turn(&mut self, most: u16) -> u16 {
+        if self.first().is_none() {
+            return 0;
+        }
+        let Some(&Sender { mut first, mut left, .. }) = self.senders.get(usize::from(self.turn)) else { return 0 };
+        let mut count = 0;
+        while let Some(&Waiting { cost, next, .. }) = self.waiting.get(usize::from(first)).filter(|_| count < most) {
+            let Some(rest) = left.checked_sub(cost) else { break };
+            (first, left, count) = (next, rest, count + 1);
+        }
+        count
+    }
+
     /// The next sender in the circle who may send his packet has the turn; in one round at most. `false`: nobody may.
     fn find_turn(&mut self) -> bool {
         for _ in 0..=self.nr_senders {

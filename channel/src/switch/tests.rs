@@ -137,7 +137,7 @@ fn what_waits_for_a_way_out_stays_when_that_is_drained_or_gone() {
     let whole = Arc::new(build(3));
     let drained = build(3).drained(500, Arc::clone(&whole));
     let gone = Table::build(8, &[guest(2), guest(3)]).unwrap().waiting(Some(500));
-    let onward = |table: &Table, to, address| table.onward(PortId(2), to, &frame(address, mac(2)));
+    let onward = |table: &Table, to, address| table.onward(to, table.forward(PortId(2), &frame(address, mac(2))));
     for address in [STRANGER, ALL] {
         assert_eq!(onward(&whole, UP, address), Onward::Goes);
         assert_eq!((onward(&drained, UP, address), onward(&gone, UP, address)), (Onward::Stays, Onward::Stays));
@@ -174,7 +174,7 @@ fn frames_go_by_queues_of_their_receivers() {
         let went = table.forward(PortId(6), &packet);
         assert_eq!(Recent::default().forward(&table, PortId(6), &packet), went);
         let Forward::To(queue) = went else { panic!("{went:?}") };
-        assert_eq!(table.onward(PortId(6), queue, &packet), Onward::Goes, "it waits for that queue");
+        assert_eq!(table.onward(queue, table.forward(PortId(6), &packet)), Onward::Goes, "it waits for that queue");
         queue.0
     };
     let mut queues: Vec<u16> = (0..100).map(to).collect();

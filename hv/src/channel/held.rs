@@ -3,7 +3,7 @@
 //! They stay in their sender's ring, unanswered, so that it is held back as by a network card that is busy, and none is lost. When there is a
 //! way out again they go there, in their order and before what came later; when none comes in time they are lost, as without a wait.
 
-use super::traffic::{self, Batch, Budget};
+use super::traffic::{self, Again, Batch, Budget};
 use super::vif::{Item, Tx, VIFS};
 use super::{switch, timed};
 use crate::arch::tsc;
@@ -53,7 +53,7 @@ pub fn send(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
         budget.spend(0);
         let item = Item { sender: tx.line.handle, token, progress: Progress::default() };
         let is_done = match way {
-            Some(way) => match traffic::onward(tx, way, token) {
+            Some(way) => match Again::of(tx).onward(tx, way, token) {
                 Onward::Goes => {
                     Batch { table, switch: tx.line.switch, now, may_wait: true, budget }.pass(tx, way, item)
                 }

@@ -13,6 +13,7 @@ use ::channel::vif::journal::Token;
 use ::channel::vif::rx::{Delivered, Progress};
 use ::channel::vif::tx::{Left, Take};
 use ::channel::vif::waiting::Sender;
+use alloc::sync::Arc;
 use xen_abi::io::netif::XEN_NETIF_TX_RING_SIZE;
 
 /// What a portion of work may cost, in bytes that are copied.
@@ -347,7 +348,7 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
     };
     let (Some(from), Some(to)) = (tx.line.guest(), rx.line.guest()) else { return false };
     let before = item.progress;
-    let is_done = match onward(tx, PortId(handle.place()), item.token) {
+    let is_done = match Again::of(tx).onward(tx, PortId(handle.place()), item.token) {
         Onward::Goes => {
             budget.spend(tx.packet.len());
             deliver(rx, &to, tx.packet.view(), &mut item.progress)
@@ -369,13 +370,27 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
     true
 }
 
-/// Makes a packet that waits for `receiver` anew: its sender may have changed it meanwhile, so that it does not go there any more.
-pub fn onward(tx: &mut Tx, receiver: PortId, token: Token) -> Onward {
-    match switch::table(tx.line.switch) {
-        Some(table) if tx.queue.rebuild(token, &Bytes, &mut tx.packet) => {
-            table.onward(PortId(tx.line.handle.place()), receiver, tx.packet.header())
+/// By what packets of one sender that have waited are decided on again, as long as its transmit side is held.
+pub struct Again {
+    table: Option<Arc<Table>>,
+    recent: Recent,
+}
+
+impl Again {
+    /// By its switch as it is now.
+    pub fn of(tx: &Tx) -> Self {
+        Self { table: switch::table(tx.line.switch), recent: Recent::default() }
+    }
+
+    /// Makes a packet that waits for `receiver` anew: its sender may have changed it meanwhile, so that it does not go there any more.
+    pub fn onward(&mut self, tx: &mut Tx, receiver: PortId, token: Token) -> Onward {
+        match &self.table {
+            Some(table) if tx.queue.rebuild(token, &Bytes, &mut tx.packet) => {
+                let from = PortId(tx.line.handle.place());
+                table.onward(receiver, self.recent.forward(table, from, tx.packet.header()))
+            }
+            _ => Onward::Not,
         }
-        _ => Onward::Not,
     }
 }
 

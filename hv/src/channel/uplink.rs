@@ -9,7 +9,7 @@ use super::access::{Bytes, Held, RingPage};
 use super::held;
 use super::inlet::Tray;
 use super::timed::REST_NS;
-use super::traffic::{self, Batch, Budget, TICK_NS};
+use super::traffic::{self, Again, Batch, Budget, TICK_NS};
 use super::vif::{Handle, Item, Line, Tx, MAX_VIFS};
 use crate::arch::tsc;
 use crate::domain::dma_faults::DmaFaults;
@@ -201,12 +201,19 @@ impl Uplink {
         self.sent.bytes += passed.bytes;
     }
 
-    /// The packet in the hand of `tx`, which waits, goes out by a queue. It counts.
+    /// The packet in the hand of `tx`, which waits, goes out by a queue; `more` of the same sender's follow. It counts.
     #[cold]
     #[inline(never)]
-    fn send(&mut self, queue: usize, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
+    fn send(
+        &mut self,
+        queue: usize,
+        (tx, item): (&mut Tx, &mut Item),
+        now: u64,
+        more: u16,
+        budget: &mut Budget,
+    ) -> Went {
         let out = Out { card: self.card, queue: self.card.queue(queue), takes: self.takes };
-        let went = out.send(tx, item, now, budget);
+        let went = out.send(tx, item, now, Some(more), budget);
         match went {
             Went::Not => {}
             Went::Lost => self.sent.dropped += 1,
@@ -246,15 +253,16 @@ struct Out {
 }
 
 impl Out {
-    /// The packet in the hand of `tx` goes out, if there is room. Whoever takes the card away waits until it is copied.
+    /// The packet in the hand of `tx` goes out, if there is room. Whoever takes the card away waits until it is copied. `more`: how many of the same
+    /// sender's follow, if it is known; else as many as are in his ring.
     #[inline(always)]
-    fn send(self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
+    fn send(self, tx: &mut Tx, item: &mut Item, now: u64, more: Option<u16>, budget: &mut Budget) -> Went {
         let Tx { packet, queue, ahead: Ahead { rooms, .. }, .. } = tx;
         let view = packet.view();
         if !frames::is_plain(&self.takes, &view) {
-            return self.send_changed(tx, item, now, budget);
+            return self.send_changed(tx, item, now, more, budget);
         }
-        let mut way = Way { out: self, cookie: cookie_of(item), queue, budget, is_one: true, now, rooms };
+        let mut way = Way { out: self, cookie: cookie_of(item), queue, budget, is_one: true, more, now, rooms };
         match frames::send_plain(&mut way, &self.takes, &view) {
             Sent::NoRoom => Went::Not,
             Sent::Unfit => Went::Lost,
@@ -264,11 +272,11 @@ impl Out {
 
     /// The same of a packet that is cut, or summed here. Apart, so that what is said of a plain one need not lie in memory.
     #[inline(never)]
-    fn send_changed(self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
+    fn send_changed(self, tx: &mut Tx, item: &mut Item, now: u64, more: Option<u16>, budget: &mut Budget) -> Went {
         let Tx { packet, queue, ahead: Ahead { rooms, .. }, .. } = tx;
         let view = packet.view();
         let is_one = view.gso.is_none();
-        let mut way = Way { out: self, cookie: cookie_of(item), queue, budget, is_one, now, rooms };
+        let mut way = Way { out: self, cookie: cookie_of(item), queue, budget, is_one, more, now, rooms };
         match frames::send(&mut way, &self.takes, &view, &Bytes, &mut item.progress) {
             Sent::NoRoom => Went::Not,
             Sent::Unfit => Went::Lost,
@@ -314,6 +322,8 @@ struct Way<'a> {
     budget: &'a mut Budget,
     /// The packet goes in one piece, which is the reader that there is.
     is_one: bool,
+    /// Packets that follow, if it is known.
+    more: Option<u16>,
     /// Time in ns.
     now: u64,
     rooms: &'a mut Rooms,
@@ -331,8 +341,8 @@ impl frames::Card<Held> for Way<'_> {
         }
         let (header, may_have_pages) = (frame.header.len() as u16, self.out.takes.accepts.sg);
         let need = Need { len: frame.len(), header, may_have_pages };
-        // As many as there may be packets in its sender's ring.
-        let wanted = || self.queue.untaken().saturating_add(1) as usize;
+        let more = || self.more.map_or_else(|| self.queue.untaken(), u32::from);
+        let wanted = || more().saturating_add(1) as usize;
         self.rooms.make(self.out.queue, need, wanted)
     }
 
@@ -471,7 +481,7 @@ pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) ->
             out
         }
     };
-    let went = out.send(tx, &mut item, batch.now, batch.budget);
+    let went = out.send(tx, &mut item, batch.now, None, batch.budget);
     if matches!(went, Went::Out | Went::Done) {
         tx.ahead.sent.count(tx.packet.len(), true);
         return matches!(went, Went::Done);
@@ -508,7 +518,7 @@ fn wait(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item, tried:
     let queue = uplink.deal.queue_of(item.sender.place());
     let is_first = uplink.open_queue(item.sender).is_some();
     if is_first {
-        let went = uplink.send(queue, tx, &mut item, batch.now, batch.budget);
+        let went = uplink.send(queue, (tx, &mut item), batch.now, 0, batch.budget);
         tx.ahead.rooms.finish();
         match went {
             Went::Not => {}
@@ -588,43 +598,59 @@ fn refill_queue(card: Card, queue: usize, now: u64, budget: &mut Budget) -> bool
     true
 }
 
-/// Tries once more to send `item`, which waits for a queue of a card. `false`: there is no room, or the portion is spent.
+/// Packets that go to a card without its being let go of.
+const RUN: u16 = 8;
+
+/// Tries once more to send `item`, which waits for a queue of a card, and what follows it in its sender's turn. `false`: there is no room, or the
+/// portion is spent.
 fn retry(card: Card, queue: usize, mut item: Item, now: u64, budget: &mut Budget) -> bool {
     let mut sender = item.sender.sides().tx.lock();
     let mut side = UPLINKS[card.place()].lock();
     let Some(uplink) = side.as_deref_mut().filter(|uplink| uplink.card == card) else { return false };
-    budget.spend(0);
     let Some(Queue { waiting, .. }) = uplink.queues.get_mut(queue) else { return false };
     if waiting.first() != Some(&mut item) {
         // Somebody else was quicker.
+        budget.spend(0);
         return true;
     }
     let Some(tx) = sender.as_deref_mut().filter(|tx| tx.line.handle == item.sender) else {
         // Its sender is gone, and the packet with it.
         waiting.pop(now);
+        budget.spend(0);
         return true;
     };
     let Some(from) = tx.line.guest() else { return false };
-    let went = match traffic::onward(tx, port(card), item.token) {
-        Onward::Goes => uplink.send(queue, tx, &mut item, now, budget),
-        Onward::Stays => Went::Not,
-        Onward::Not => Went::Lost,
-    };
-    tx.ahead.rooms.finish();
-    let Some(Queue { waiting, .. }) = uplink.queues.get_mut(queue) else { return false };
-    if matches!(went, Went::Not) {
-        if let Some(first) = waiting.first() {
-            *first = item;
+    let mut again = Again::of(tx);
+    let run = waiting.in_turn(RUN);
+    let mut went = Went::Not;
+    for more in (0..run).rev() {
+        budget.spend(0);
+        went = match again.onward(tx, port(card), item.token) {
+            Onward::Goes => uplink.send(queue, (tx, &mut item), now, more, budget),
+            Onward::Stays => Went::Not,
+            Onward::Not => Went::Lost,
+        };
+        let Some(Queue { waiting, .. }) = uplink.queues.get_mut(queue) else { break };
+        if matches!(went, Went::Not) {
+            if let Some(first) = waiting.first() {
+                *first = item;
+            }
+            break;
         }
-        return false;
+        waiting.pop(now);
+        let next = waiting.first().filter(|next| more > 0 && next.sender == item.sender);
+        match (&went, next) {
+            (Went::Out, Some(next)) => item = *next,
+            _ => break,
+        }
     }
-    waiting.pop(now);
+    tx.ahead.rooms.finish();
     drop(side);
     if matches!(went, Went::Done | Went::Lost) {
         tx.complete(&from, item.token);
         tx.push(&from);
     }
-    true
+    !matches!(went, Went::Not)
 }
 
 /// Looks at all cards at time `now` (ns): what has waited for too long is lost, the rest tried again. When they are to be looked at again.

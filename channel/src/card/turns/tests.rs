@@ -115,6 +115,30 @@ fn idle_time_is_no_stall() {
 }
 
 proptest! {
+    /// What is said of a turn is what follows: so many of one sender's, and then another's, if he has something. (A turn is enough for each packet.)
+    #[test]
+    fn a_turn_is_what_is_said_of_it(sizes in prop::collection::vec((0u16..3, 60..=QUANTUM), 1..200), most in 1u16..10) {
+        let mut t = turns(3);
+        let mut left = [0; 3];
+        for (n, (sender, size)) in (0..).zip(&sizes) {
+            left[usize::from(*sender)] += 1;
+            t.push(*sender, (*sender, n), Size::whole(*size), 0).unwrap();
+        }
+        while let Some((sender, _)) = t.first().copied() {
+            let run = t.in_turn(most);
+            prop_assert!((1..=most).contains(&run));
+            for _ in 0..run {
+                prop_assert_eq!(t.pop(0).map(|(sender, _)| sender), Some(sender));
+                left[usize::from(sender)] -= 1;
+            }
+            let have_others = (0..3).any(|other| other != usize::from(sender) && left[other] > 0);
+            if run < most && have_others {
+                prop_assert_ne!(t.first().map(|(sender, _)| *sender), Some(sender));
+            }
+        }
+        prop_assert_eq!(t.in_turn(most), 0);
+    }
+
     /// Senders that always have something send as much, but for a turn.
     #[test]
     fn shares_are_equal(sizes in prop::collection::vec(60u32..65536, 2..6), nr in 1000usize..3000) {
