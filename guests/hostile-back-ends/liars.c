@@ -295,7 +295,8 @@ void service_once(void)
 /* What the control domain may ask of disks, with random arguments; what is good is let alone. */
 void raw_once(void)
 {
-	static u32 argument[32];
+	/* No argument is longer. */
+	static u32 argument[64];
 	u32 cmd = DISK_CONNECT + up_to(DISK_CLOSE_PORT + 1 - DISK_CONNECT);
 	for (u32 n = 0; n < COUNT(argument); n++)
 		argument[n] = up_to(4) ? up_to(2) ? 0 : up_to(64) : some_value();

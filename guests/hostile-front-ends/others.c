@@ -187,7 +187,8 @@ static bool is_good(u32 vif)
 
 void raw_once(void)
 {
-	static u32 argument[32];
+	/* No argument is longer. */
+	static u32 argument[64];
 	u32 cmd = up_to(8) ? up_to(8) : draw() >> up_to(32);
 	for (u32 n = 0; n < COUNT(argument); n++)
 		argument[n] = up_to(4) ? up_to(2) ? 0 : up_to(64) : some_value();
