@@ -137,9 +137,9 @@ void ends(void)
 	begin("domains_own");
 	*word((u64)card->queue, QUEUE_STATE) = 1;
 	send_out(60, 1);
-	*word((u64)card->queue, QUEUE_STATE) = 0;
 	send_out(60, 1);
 	unload_card();
+	*word((u64)card->queue, QUEUE_STATE) = 0;
 	/* Its driver was not given them: they go by the interface. */
 	UNTIL(nr_answers(&guest) == 2, "unloaded");
 	check_answers(2, "unloaded");
