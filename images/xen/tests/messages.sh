@@ -57,7 +57,7 @@ streams() {
 		in_guest $guest 20 "for n in 1 2 3 4 5 6 7 8; do (tcptest $1 10.9.0.1 $mib > /tmp/stream-\$n 2>&1 &); done"
 	done
 	for guest in u1 u2; do
-		said '^8$' $guest $((120 + mib * 30)) "wait_for $((60 + mib * 15)) eval '! pidof tcptest > /dev/null'; cat /tmp/stream-? | grep -c '^tcp ok'" || return 1
+		said '^8$' $guest $((120 + mib * 30)) "wait_for $((60 + mib * 15)) eval '! pidof tcptest > /dev/null'; cat /tmp/stream-? | grep -c '^tcp ok'" || { in_guest $guest 20 'tail -n 2 /tmp/stream-?; netstat -tn'; return 1; }
 	done
 }
 check streams-to-the-outside use_queues tx streams put
