@@ -1,6 +1,7 @@
 //! What a network card receives: from its buffers into guests' rings.
 
 use super::access::{Bytes, Held};
+use super::tray::Tray;
 use super::uplink::{Passed, Uplink};
 use super::vif::{at_port, Rx};
 use super::{switch, traffic, uplink};
@@ -14,30 +15,9 @@ use ::channel::offload::checksum;
 use ::channel::offload::headers::{self, Headers};
 use ::channel::offload::merge::Merger;
 use ::channel::packet::{Checksum, Fragment, Gso, GsoKind, View};
-use ::channel::switch::{Forward, PortId, Recents, Table};
+use ::channel::switch::{Forward, PortId, Table};
 use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
-use xen_abi::errno::Errno;
-
-/// What frames that come at once are sorted in.
-pub struct Tray {
-    /// Their beginnings: decided is on these, and they are what goes on, at once or later.
-    rooms: Box<[Whole<Held>; lots::MOST]>,
-    put_off: Lots<PortId>,
-    recents: Recents,
-}
-
-impl Tray {
-    /// An empty one. ENOMEM.
-    pub fn new() -> Result<Box<Self>, Errno> {
-        let mut rooms = Vec::new();
-        rooms.try_reserve_exact(lots::MOST).map_err(|_| Errno::ENOMEM)?;
-        rooms.resize(lots::MOST, Whole::default());
-        let rooms = rooms.into_boxed_slice().try_into().map_err(|_| Errno::ENOMEM)?;
-        Ok(Box::new(Self { rooms, put_off: Lots::default(), recents: Recents::default() }))
-    }
-}
 
 /// Frames came from the wire. A guest without room loses them. Those of each guest are his at once, in order, whoever's came in between.
 pub fn received(card: Card, frames: &[Kept]) {

@@ -31,6 +31,7 @@ mod status;
 mod switch;
 mod timed;
 mod traffic;
+mod tray;
 mod uplink;
 mod vif;
 

@@ -7,9 +7,9 @@
 
 use super::access::{Bytes, Held, RingPage};
 use super::held;
-use super::inlet::Tray;
 use super::timed::REST_NS;
 use super::traffic::{self, Again, Batch, Budget, TICK_NS};
+use super::tray::Tray;
 use super::vif::{Handle, Item, Line, Tx, MAX_VIFS};
 use crate::arch::tsc;
 use crate::domain::dma_faults::DmaFaults;
