@@ -79,7 +79,7 @@ fn what_strangers_send_each_other_does_not_go_back_to_the_network() {
     // The network shows it to all, and the driver's domain received it instead of the twin.
     assert_eq!(go(UP, OTHER, STRANGER), Forward::Drop(Drop::Nobody));
     assert_eq!(go(DRIVER, OTHER, STRANGER), Forward::Drop(Drop::Nobody));
-    assert_eq!(table.onward(DRIVER, UP, &frame(OTHER, STRANGER)), Onward::Not);
+    assert_eq!(table.onward(UP, go(DRIVER, OTHER, STRANGER)), Onward::Not);
     // What it received for somebody here, and what it sends itself.
     assert_eq!(go(DRIVER, mac(3), STRANGER), Forward::To(PortId(3)));
     assert_eq!(go(DRIVER, OTHER, mac(1)), Forward::To(UP));
