@@ -61,7 +61,7 @@ recovers() {
 
 # writes: u1 writes $mib MiB of its disk and verifies them again and again, with flushes; its rounds are counted
 rounds() { in_guest u1 20 'cat /tmp/rounds' | tail -n 1; }
-writes() { in_guest u1 20 "rm -f /tmp/stop; (n=0; echo 0 > /tmp/rounds; while [ ! -e /tmp/stop ] && disktest /dev/xvda $mib 2 600 > /tmp/disk; do n=\$((n + 1)); echo \$n > /tmp/rounds; done) > /dev/null 2>&1 &"; }
+writes() { in_guest u1 20 "rm -f /tmp/stop; (n=0; echo 0 > /tmp/rounds; while [ ! -e /tmp/stop ] && disktest /dev/xvda $mib 2 600 > /tmp/disk; do n=\$((n + 1)); echo \$n > /tmp/round && mv /tmp/round /tmp/rounds; done) > /dev/null 2>&1 &"; }
 more_rounds() {
 	local before=$(rounds)
 	[ -n "$before" ] && wait_for 200 eval "[ \"\$(rounds)\" -gt $((before + 1)) ]" && return

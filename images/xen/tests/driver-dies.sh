@@ -20,7 +20,7 @@ in_guest u1 20 'modprobe xen-blkfront; wait_for 10 test -b /dev/xvda'
 
 # Work that goes on: u1's disk, verified again and again, its rounds counted; streams of both guests without an end.
 rounds() { in_guest u1 20 'cat /tmp/rounds' | tail -n 1; }
-in_guest u1 10 "(n=0; echo 0 > /tmp/rounds; while [ ! -e /tmp/stop ] && disktest /dev/xvda $mib 2 > /tmp/disk; do n=\$((n + 1)); echo \$n > /tmp/rounds; done) > /dev/null 2>&1 &"
+in_guest u1 10 "(n=0; echo 0 > /tmp/rounds; while [ ! -e /tmp/stop ] && disktest /dev/xvda $mib 2 > /tmp/disk; do n=\$((n + 1)); echo \$n > /tmp/round && mv /tmp/round /tmp/rounds; done) > /dev/null 2>&1 &"
 more_rounds() {
 	local before=$(rounds)
 	[ -n "$before" ] && wait_for 120 eval "[ \"\$(rounds)\" -gt $((before + 1)) ]" && return
