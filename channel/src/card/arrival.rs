@@ -1,6 +1,7 @@
 //! What a network card has received.
 
 use crate::grants::Frames;
+use crate::offload::{checksum, headers};
 use crate::packet::{Checksum, Fragment, Gso, View, HEADER_BYTES, MAX_FRAGMENTS};
 
 /// Room for a frame that has arrived in one piece, as most do: a copy of its beginning, and where the rest is.
@@ -52,6 +53,20 @@ impl<F: Copy> Whole<F> {
         let body = self.piece.len - copied;
         let (header, fragments) = (&self.header[..copied.into()], &self.rest[..usize::from(body > 0)]);
         View { header, fragments, skip: 0, body: body.into(), checksum: self.checksum, gso: None }
+    }
+
+    /// Finds out whether its checksum is right, if nobody has said so: each of its receivers would have to.
+    #[inline]
+    pub fn check(&mut self, frames: &impl Frames<F>) {
+        if self.checksum == Checksum::Unknown && self.is_right(frames) {
+            self.checksum = Checksum::Validated;
+        }
+    }
+
+    #[inline(never)]
+    fn is_right(&self, frames: &impl Frames<F>) -> bool {
+        let header = self.view().header;
+        headers::parse(header).is_some_and(|headers| checksum::is_right(header, &headers, &self.piece, frames))
     }
 
     /// Where all of it lies.
@@ -110,6 +125,7 @@ mod tests {
     #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
     use super::*;
+    use crate::oracle::frames::{slow_sum, Shape};
     use crate::oracle::memory::Memory;
     use crate::packet::GsoKind;
     use proptest::prelude::*;
@@ -168,6 +184,64 @@ mod tests {
             prop_assert_eq!(again.header, &copied[..]);
             prop_assert_eq!((again.fragments, again.body, again.checksum), (any.fragments, any.body, any.checksum));
             prop_assert_eq!(first.piece(), piece);
+        }
+    }
+
+    proptest! {
+        /// A checksum is found right whatever the headers are and whatever a short frame is filled up with, and wrong by any byte of what it is of.
+        #[test]
+        fn what_nobody_has_said_of_a_checksum_is_found_out(
+            tags in 0u8..3, is_v6: bool, is_tcp: bool, options in 0u8..5, payload in 0usize..1200, seed: u32,
+            behind in prop::collection::vec(any::<u8>(), 0..20), spoilt: prop::sample::Index, by: u8,
+        ) {
+            let options = if is_tcp && !is_v6 { options * 4 } else { 0 };
+            let shape = Shape { to: [2; 6], from: [4; 6], tags, is_v6, is_tcp, options, payload, seed };
+            let bytes = shape.complete();
+            let l4 = 14 + 4 * usize::from(tags) + if is_v6 { 40 } else { 20 };
+            prop_assert_eq!(checked(&[&bytes[..], &behind].concat(), false), Checksum::Validated);
+            let mut wrong = bytes.clone();
+            wrong[l4 + spoilt.index(bytes.len() - l4)] ^= by.max(1);
+            prop_assert_eq!(checked(&[&wrong[..], &behind].concat(), false), Checksum::Unknown);
+            // Who has said so is believed.
+            prop_assert_eq!(checked(&wrong, true), Checksum::Validated);
+        }
+    }
+
+    /// What is known of the checksum of a frame after the look.
+    fn checked(bytes: &[u8], is_verified: bool) -> Checksum {
+        let memory = Memory::new(2);
+        memory.write(1, 100, bytes);
+        let mut whole = Whole::default();
+        whole.open(Fragment { frame: 1, offset: 100, len: bytes.len() as u16 }, &memory, is_verified);
+        whole.check(&memory);
+        whole.view().checksum
+    }
+
+    /// Of a frame that has no checksum, or of which it is not certain what it is over, the receiver finds it out.
+    #[test]
+    fn what_may_have_another_meaning_is_left_to_the_receiver() {
+        let udp = Shape { is_tcp: false, ..Shape::tcp([2; 6], [4; 6], 300) }.complete();
+        let (said, own, field) = (16, 38, 40);
+        let with = |at: usize, word: u16| {
+            let mut bytes = udp.clone();
+            let old = bytes[at..at + 2].to_vec();
+            bytes[at..at + 2].copy_from_slice(&word.to_be_bytes());
+            // Were it not for what it says, the sum would be right.
+            if at == own {
+                let sum = slow_sum(&[&bytes[field..field + 2], &old, &(!word).to_be_bytes()]);
+                bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+            }
+            checked(&bytes, false)
+        };
+        assert_eq!(with(said, 328), Checksum::Validated);
+        // None; an own length; a frame that ends before IP does, or IP before UDP; of IP's fragments; of neither TCP nor UDP; no IP.
+        for (at, word) in
+            [(40, 0), (own, 307), (own, 309), (said, 329), (said, 27), (20, 0x2000), (22, 0x4001), (12, 0x0806)]
+        {
+            assert_eq!(with(at, word), Checksum::Unknown, "{word:#x} at {at}");
+        }
+        for len in 0..udp.len() {
+            assert_eq!(checked(&udp[..len], false), Checksum::Unknown, "{len} bytes");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Internet checksums (RFC 1071): sums of big-endian 16-bit words modulo 2^16 - 1.
 
-use super::headers::Headers;
+use super::headers::{word, Headers, L4};
 use crate::grants::Frames;
 use crate::packet::{Checksum, Fragment, View, HEADER_BYTES};
 
@@ -102,21 +102,43 @@ pub fn sum(bytes: &[u8]) -> u16 {
 }
 
 /// The sum of the pseudo header of a packet with `len` bytes of TCP or UDP (header and payload).
+#[inline]
 pub fn pseudo_header(bytes: &[u8], headers: &Headers, len: u32) -> Option<u16> {
-    let addresses = if headers.is_v6 { headers.l3 + 8..headers.l3 + 40 } else { headers.l3 + 12..headers.l3 + 20 };
     let mut sum = Sum::default();
-    sum.add_bytes(bytes.get(addresses)?);
+    // Of a known length each.
+    if headers.is_v6 {
+        sum.add_bytes(bytes.get(headers.l3 + 8..)?.first_chunk::<32>()?);
+    } else {
+        sum.add_bytes(bytes.get(headers.l3 + 12..)?.first_chunk::<8>()?);
+    }
     sum.words += u64::from(headers.protocol.number()) + u64::from(len);
     Some(sum.fold())
 }
 
-/// Is the TCP or UDP checksum of a packet right that lies in `whole`, and whose beginning is copied in `bytes`?
+/// Bytes of TCP or UDP, header and payload, of a packet of `len` bytes that begins with `bytes`; a short frame is filled up behind them. `None`: there
+/// are not so many, or IP and UDP say different lengths.
+#[inline]
+fn l4_len(bytes: &[u8], headers: &Headers, len: u16) -> Option<u16> {
+    let Headers { is_v6, l3, l4, protocol, payload } = *headers;
+    let end = if is_v6 { l3 + 40 + usize::from(word(bytes, l3 + 4)?) } else { l3 + usize::from(word(bytes, l3 + 2)?) };
+    let said = u16::try_from(end.checked_sub(l4)?).ok()?;
+    let is_there = payload <= end && end <= len.into();
+    (is_there && (protocol == L4::Tcp || word(bytes, l4 + 4)? == said)).then_some(said)
+}
+
+/// Is the TCP or UDP checksum of a packet right that lies in `whole`, and whose beginning is copied in `bytes`? One that has none is not.
+#[inline]
 pub fn is_right<F: Copy>(bytes: &[u8], headers: &Headers, whole: &Fragment<F>, frames: &impl Frames<F>) -> bool {
-    let Some(len) = u16::try_from(headers.l4).ok().and_then(|l4| whole.len.checked_sub(l4)) else { return false };
+    let Some(len) = l4_len(bytes, headers, whole.len) else { return false };
     let Some(pseudo) = pseudo_header(bytes, headers, len.into()) else { return false };
+    if word(bytes, headers.l4 + headers.protocol.field()).is_none_or(|field| field == 0 && headers.protocol == L4::Udp)
+    {
+        return false;
+    }
+    let Ok(l4) = u16::try_from(headers.l4) else { return false };
     let mut sum = Sum::default();
     sum.add(pseudo);
-    sum.add_part(frames.sum(whole.frame, whole.offset + (whole.len - len), len), len.into());
+    sum.add_part(frames.sum(whole.frame, whole.offset + l4, len), len.into());
     sum.fold() == u16::MAX
 }
 

@@ -55,6 +55,7 @@ pub struct Headers {
 }
 
 /// The 16-bit big-endian word at `at`.
+#[inline]
 pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }

@@ -81,9 +81,14 @@ fn pass_on(
         let Some(room) = rooms.get_mut(n) else { break };
         let Received { piece, is_verified } = frames.received(kept);
         let whole = held(&piece);
-        let view = room.open(whole, &Bytes, is_verified);
-        let is_passed = match routes.forward(view.header) {
+        let forward = routes.forward(room.open(whole, &Bytes, is_verified).header);
+        // Who does not believe the card's drivers leaves it to receivers, whose bytes nobody can change any more.
+        if frames.is_believed && !matches!(forward, Forward::Drop(_)) {
+            room.check(&Bytes);
+        }
+        let is_passed = match forward {
             Forward::To(port) => {
+                let view = room.view();
                 if put_off.is_turn(n, port) {
                     to(&mut receiver, port, switch, table, |receiver| receiver.give(view, Some(whole)));
                 }
