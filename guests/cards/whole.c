@@ -95,6 +95,44 @@ static u32 sum_of(const u8 *bytes, u32 len, u32 sum)
 	return sum;
 }
 
+/* A TCP packet for the guest, whose sum is right, or wrong by one byte. */
+static void make_arriving(u32 len, bool is_right)
+{
+	u32 tcp_len = len - 34;
+	make_frame(guest.mac, stranger, len, len);
+	u8 *ip = frame + 14, *tcp = ip + 20;
+	frame[12] = 8, frame[13] = 0;
+	memset(ip, 0, 12);
+	ip[0] = 0x45, ip[2] = (len - 14) >> 8, ip[3] = (len - 14) & 255, ip[8] = 64, ip[9] = 6;
+	tcp[12] = 5 << 4, tcp[16] = 0, tcp[17] = 0;
+	u32 sum = ~sum_of(tcp, tcp_len, sum_of(ip + 12, 8, 6 + tcp_len));
+	tcp[16] = sum >> 8 & 255, tcp[17] = sum & 255;
+	if (!is_right)
+		frame[34 + len % tcp_len] ^= 1 << len % 8;
+}
+
+/* The card says nothing of sums. Those that are right are found to be, and the guest is told so, if the card is believed. */
+static void comes_in_unsummed(bool is_believed, const char *what)
+{
+	static const u32 lens[] = { 54, 55, 61, 62, 63, 97, 98, 99, 105, 162, 163, 226, 289, 290, 1000, 1513, 1514 };
+	for (u32 n = 0; n < 2 * sizeof(lens) / sizeof(*lens); n++) {
+		u32 len = lens[n / 2];
+		bool is_right = n % 2;
+		card->rx_wanted = card->rx_filled + 1;
+		interrupt("a buffer for what is received");
+		UNTIL(card->rx_filled == card->rx_wanted, "a buffer for what is received");
+		make_arriving(len, is_right);
+		post(&guest, 1);
+		*word(card->rx[card->rx_there % 64], SKB_PKT_TYPE) = 0;
+		arrives(len);
+		interrupt(what);
+		UNTIL(card->rx_taken == card->rx_there, what);
+		check_received(&guest, len, what);
+		check((guest.rx_flags & RX_VALIDATED) == (is_right && is_believed ? RX_VALIDATED : 0), "%s: %u bytes, the flags are %#x", what, len,
+		      guest.rx_flags);
+	}
+}
+
 /* The next packet that the guest receives is `len` bytes of TCP, whose sum is made. */
 static void check_sum(u32 len, const char *what)
 {
@@ -184,6 +222,7 @@ void whole(void)
 	check_whole_answers(20, "packets that waited for pages");
 	check(nr_in_use(&guest) == 2, "%u grants are in use", nr_in_use(&guest));
 	comes_in_summed(true, "coming in from one that is believed");
+	comes_in_unsummed(true, "coming in with a sum that nobody has made");
 	comes_in_blank("coming in from a neighbour");
 	check_result(detach(), 0, "taking the card away");
 	/* One that cuts, and is not to. */
@@ -197,6 +236,7 @@ void whole(void)
 	interrupt("segments by one that is left nothing");
 	check_whole_answers(1, "segments by one that is left nothing");
 	comes_in_summed(false, "coming in from one that is left nothing");
+	comes_in_unsummed(false, "coming in with a sum from one that is left nothing");
 	check_result(detach(), 0, "taking the card away");
 	disconnect_front(&out);
 	connect_front(&out, switch_name, SG | UPLINK);

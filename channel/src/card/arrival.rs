@@ -66,7 +66,11 @@ impl<F: Copy> Whole<F> {
     #[inline(never)]
     fn is_right(&self, frames: &impl Frames<F>) -> bool {
         let header = self.view().header;
-        headers::parse(header).is_some_and(|headers| checksum::is_right(header, &headers, &self.piece, frames))
+        let is = |headers: &_| checksum::is_right(header, headers, &self.piece, frames);
+        match headers::plain(header) {
+            Some(headers) => is(&headers),
+            None => headers::parse(header).is_some_and(|headers| is(&headers)),
+        }
     }
 
     /// Where all of it lies.

@@ -55,23 +55,11 @@ pub struct Eights {
 }
 
 impl Eights {
-    /// Adds eight bytes.
+    /// Adds eight bytes, or the sum of many eights with its carries.
     #[inline(always)]
     pub fn add(&mut self, eight: u64) {
         let (total, carry) = self.total.overflowing_add(eight);
         self.total = total;
-        self.carries += u64::from(carry);
-    }
-
-    /// Adds 64 bytes: what carries from one addition goes into the next.
-    #[inline(always)]
-    pub fn add_block(&mut self, block: &[u64; 8]) {
-        let mut carry = false;
-        for eight in block {
-            let (sum, over) = self.total.overflowing_add(*eight);
-            let (total, again) = sum.overflowing_add(u64::from(carry));
-            (self.total, carry) = (total, over | again);
-        }
         self.carries += u64::from(carry);
     }
 
@@ -102,7 +90,7 @@ pub fn sum(bytes: &[u8]) -> u16 {
 }
 
 /// The sum of the pseudo header of a packet with `len` bytes of TCP or UDP (header and payload).
-#[inline]
+#[inline(always)]
 pub fn pseudo_header(bytes: &[u8], headers: &Headers, len: u32) -> Option<u16> {
     let mut sum = Sum::default();
     // Of a known length each.
@@ -117,7 +105,7 @@ pub fn pseudo_header(bytes: &[u8], headers: &Headers, len: u32) -> Option<u16> {
 
 /// Bytes of TCP or UDP, header and payload, of a packet of `len` bytes that begins with `bytes`; a short frame is filled up behind them. `None`: there
 /// are not so many, or IP and UDP say different lengths.
-#[inline]
+#[inline(always)]
 fn l4_len(bytes: &[u8], headers: &Headers, len: u16) -> Option<u16> {
     let Headers { is_v6, l3, l4, protocol, payload } = *headers;
     let end = if is_v6 { l3 + 40 + usize::from(word(bytes, l3 + 4)?) } else { l3 + usize::from(word(bytes, l3 + 2)?) };
@@ -127,7 +115,7 @@ fn l4_len(bytes: &[u8], headers: &Headers, len: u16) -> Option<u16> {
 }
 
 /// Is the TCP or UDP checksum of a packet right that lies in `whole`, and whose beginning is copied in `bytes`? One that has none is not.
-#[inline]
+#[inline(always)]
 pub fn is_right<F: Copy>(bytes: &[u8], headers: &Headers, whole: &Fragment<F>, frames: &impl Frames<F>) -> bool {
     let Some(len) = l4_len(bytes, headers, whole.len) else { return false };
     let Some(pseudo) = pseudo_header(bytes, headers, len.into()) else { return false };
@@ -188,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_add_up_as_words_do() {
+    fn eights_add_up_as_words_do() {
         let mut seed = 1u64;
         for round in 0..2000usize {
             let mut next = || {
@@ -202,16 +190,12 @@ mod tests {
             };
             let eights: Vec<u64> = (0..round % 40).map(|_| next()).collect();
             let mut bytes: Vec<u8> = eights.iter().flat_map(|eight| eight.to_ne_bytes()).collect();
-            let (mut blocks, mut singles) = (Eights::default(), Eights::default());
-            let (whole, rest) = eights.as_chunks::<8>();
-            whole.iter().for_each(|block| blocks.add_block(block));
-            rest.iter().for_each(|eight| blocks.add(*eight));
-            eights.iter().for_each(|eight| singles.add(*eight));
+            let mut total = Eights::default();
+            eights.iter().for_each(|eight| total.add(*eight));
             let last = &next().to_ne_bytes()[..round % 8];
             bytes.extend(last);
             let expected = one_by_one(&bytes);
-            assert!(same(blocks.fold(last), expected), "round {round}");
-            assert!(same(singles.fold(last), expected), "round {round}");
+            assert!(same(total.fold(last), expected), "round {round}");
             assert!(same(sum(&bytes), expected), "round {round}");
         }
     }

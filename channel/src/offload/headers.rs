@@ -67,9 +67,9 @@ pub fn parse(bytes: &[u8]) -> Option<Headers> {
     plain(bytes).or_else(|| parse_any(bytes))
 }
 
-/// The headers of what most packets are: IPv4 without options and tags.
-#[inline]
-fn plain(bytes: &[u8]) -> Option<Headers> {
+/// The headers of what most packets are: IPv4 without options and tags. Where they are is known beforehand.
+#[inline(always)]
+pub fn plain(bytes: &[u8]) -> Option<Headers> {
     const L4_AT: usize = ETH_HEADER + 20;
     let (head, rest) = bytes.split_first_chunk::<{ L4_AT + 8 }>()?;
     let is_plain = head[12..15] == [0x08, 0x00, 0x45] && head[20] & 0x3f == 0 && head[21] == 0;

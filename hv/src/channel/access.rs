@@ -152,18 +152,13 @@ impl Frames<Held> for Bytes {
     fn sum(&self, frame: Held, offset: u16, len: u16) -> u16 {
         let Some(from) = Self::place(frame, offset, len.into()) else { return 0 };
         let mut sum = Eights::default();
-        let (blocks, eights) = (usize::from(len / 64), usize::from(len / 8));
-        for n in 0..blocks {
-            // SAFETY: inside a frame of RAM that is held, as above; no alignment is asked for.
-            sum.add_block(&unsafe { from.cast::<[u64; 8]>().add(n).read_unaligned() });
-        }
-        for n in blocks * 8..eights {
-            // SAFETY: as above.
-            sum.add(unsafe { from.cast::<u64>().add(n).read_unaligned() });
-        }
+        // SAFETY: inside a frame of RAM that is held, as above.
+        sum.add(unsafe { cpu::sum_words(from, usize::from(len / 8)) });
         let mut last = [0; 8];
         let rest = &mut last[..usize::from(len % 8)];
-        self.read(frame, offset + len / 8 * 8, rest);
+        if !rest.is_empty() {
+            self.read(frame, offset + len / 8 * 8, rest);
+        }
         sum.fold(rest)
     }
 }

@@ -178,6 +178,50 @@ pub unsafe fn copy_words(from: *const u8, to: *mut u8, count: usize) {
     }
 }
 
+/// The sum of 8-byte words modulo 2^64 - 1: what carries goes round. Somebody else may write some of them meanwhile.
+///
+/// # Safety
+/// 1. `from` may be read, `count` words; it need not be aligned.
+#[inline(always)]
+pub unsafe fn sum_words(from: *const u8, count: usize) -> u64 {
+    let sum: u64;
+    // SAFETY: (1). In between nothing but ADC changes the carry: not LEA, DEC, JRCXZ or MOV.
+    unsafe {
+        asm!(
+            "xor {sum:e}, {sum:e}",
+            "jrcxz 3f",
+            "2:",
+            "adc {sum}, [{at}]",
+            "adc {sum}, [{at} + 8]",
+            "adc {sum}, [{at} + 16]",
+            "adc {sum}, [{at} + 24]",
+            "adc {sum}, [{at} + 32]",
+            "adc {sum}, [{at} + 40]",
+            "adc {sum}, [{at} + 48]",
+            "adc {sum}, [{at} + 56]",
+            "lea {at}, [{at} + 64]",
+            "dec rcx",
+            "jnz 2b",
+            "3:",
+            "mov rcx, {rest}",
+            "jrcxz 5f",
+            "4:",
+            "adc {sum}, [{at}]",
+            "lea {at}, [{at} + 8]",
+            "dec rcx",
+            "jnz 4b",
+            "5:",
+            "adc {sum}, 0",
+            "adc {sum}, 0",
+            sum = out(reg) sum,
+            at = inout(reg) from => _,
+            rest = in(reg) count % 8,
+            inout("rcx") count / 8 => _,
+            options(nostack, readonly));
+    }
+    sum
+}
+
 /// Copies bytes upwards.
 ///
 /// # Safety
