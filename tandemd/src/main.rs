@@ -224,3 +224,14 @@ mod tests {
         assert!(general.contains("\nStartLimitIntervalSec=0\n") && service.contains("\nRestart=always\n"));
     }
 }
+
+    #[test]
+    fn it_rests_on_another_hypervisor() {
+        let unit = include_str!("../tandemd.service");
+        // It has Xen's files there, too. A condition that does not hold is no failure, so systemd leaves it alone.
+        let condition = "\nExecCondition=/bin/grep -q tandem /sys/hypervisor/version/extra\n";
+        assert!(unit.split_once("[Service]").unwrap().1.contains(condition));
+        // What that file shows.
+        let version = include_str!("../../hv/src/hypercall/xen_version.rs");
+        assert!(version.contains("XENVER_EXTRAVERSION => arg.cast().write(&text::<16>(\".7-tandem\"))"));
+    }
