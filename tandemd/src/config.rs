@@ -262,6 +262,7 @@ fn is_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn services_have_driver_domains_or_not() {
@@ -283,6 +284,45 @@ mod tests {
         assert_eq!(config.read_again().unwrap(), config);
         let said = format!("{:#}", Config::read(nowhere).unwrap_err());
         assert!(said.contains("/nowhere/tandemd.toml") && said.contains("No such file"), "{said}");
+    }
+
+    /// The example with all that it has as comments: lines that begin with `#` and no blank.
+    fn example() -> String {
+        let of = |line: &str| match line.strip_prefix('#') {
+            Some(said) if said.starts_with(|c: char| c == '[' || c.is_ascii_alphanumeric()) => format!("{said}\n"),
+            _ => format!("{line}\n"),
+        };
+        include_str!("../tandemd.toml").lines().map(of).collect()
+    }
+
+    /// The keys of a table that is read as `T`, as the error about another one lists them.
+    fn keys_of<T: serde::de::DeserializeOwned + std::fmt::Debug>() -> BTreeSet<String> {
+        let said = toml::from_str::<T>("no-such-key = 0").unwrap_err().to_string();
+        let list = said.split("expected").nth(1).unwrap();
+        list.split('`').skip(1).step_by(2).map(String::from).collect()
+    }
+
+    #[test]
+    fn the_example_has_every_key() {
+        let example: toml::Table = toml::from_str(&example()).unwrap();
+        let table = |path: &[&str]| path.iter().fold(&example, |table, name| table[*name].as_table().unwrap()).clone();
+        let keys = |path: &[&str]| table(path).keys().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(keys(&[]), keys_of::<Config>());
+        assert_eq!(keys(&["metrics"]), keys_of::<Metrics>());
+        assert_eq!(&keys(&["service", "net"]) | &keys(&["service", "disk"]), keys_of::<Service>());
+        assert_eq!(keys(&["service", "net", "supervise"]), keys_of::<Settings>());
+    }
+
+    #[test]
+    fn what_the_example_says_in_comments_is_usual() {
+        let config = Config::parse(&example()).unwrap();
+        let net = &config.service["net"];
+        let usual = Config::parse("[service.net]\n").unwrap();
+        assert_eq!((net.hold_ms(), net.offload()), (usual.service["net"].hold_ms(), usual.service["net"].offload()));
+        let said = net.supervise.as_ref().unwrap();
+        let usual: Settings = toml::from_str("config = \"/etc/xen/dd.cfg\"").unwrap();
+        assert_eq!(said.undrained_ms(), usual.undrained_ms());
+        assert_eq!(Settings { undrained_ms: None, ..said.clone() }, usual);
     }
 
     #[test]
