@@ -182,3 +182,18 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_unit_starts_it_again_and_rests_on_another_hypervisor() {
+        let unit = include_str!("../twind.service");
+        let (general, service) = unit.split_once("[Service]").unwrap();
+        assert!(general.contains("\nStartLimitIntervalSec=0\n") && service.contains("\nRestart=always\n"));
+        assert!(service.contains("\nExecCondition=/bin/grep -q tandem /sys/hypervisor/version/extra\n"));
+        // It says what the daemon takes.
+        assert!(service.contains("\"TWIND=--interface eth0\"") && HELP.contains("--interface NAME"));
+    }
+}
