@@ -1,6 +1,7 @@
 //! What administrators write, and what they get told.
 
 use super::*;
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use proptest::prelude::*;
 
@@ -127,6 +128,23 @@ fn every_option_is_read_by_the_hypervisor() {
         });
         assert!(is_read, "nobody reads {field}");
     }
+}
+
+#[test]
+fn the_page_on_installing_has_every_option() {
+    let source = include_str!("../cmdline.rs");
+    // The arms in which options are told apart.
+    let arms = source.lines().filter_map(|line| line.strip_prefix("            \"")?.split_once("\" =>"));
+    let known: BTreeSet<&str> = arms.map(|(name, _)| name).collect();
+    let page = include_str!("../../../docs/install.md");
+    let (_, rest) = page.split_once("\n## Options\n").unwrap();
+    let (section, _) = rest.split_once("\n## ").unwrap();
+    let cells = section.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | ")).map(|(cell, _)| cell);
+    let words = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(|word| word.split('=').next().unwrap());
+    // `MIN-MAX` is another form of a value.
+    let described: BTreeSet<&str> = words.filter(|word| word.starts_with(|c: char| c.is_ascii_lowercase())).collect();
+    assert!(known.contains("noreboot") && known.contains("console"));
+    assert_eq!(described, known);
 }
 
 fn read_all(dir: &std::path::Path, text: &mut std::string::String) {
