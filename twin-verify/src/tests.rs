@@ -182,6 +182,17 @@ fn rule_of(b: ImageBuilder) -> Option<Rule> {
 }
 
 #[test]
+fn the_page_has_every_rule() {
+    let source = include_str!("lib.rs");
+    let list = source.split("pub enum Rule {").nth(1).and_then(|rest| rest.split('}').next()).unwrap();
+    let rules: Vec<&str> = list.split(',').map(str::trim).filter(|rule| !rule.is_empty()).collect();
+    assert!(rules.contains(&"F0") && rules.contains(&"B2"), "{rules:?}");
+    let page = include_str!("../../docs/sandbox.md");
+    let missing: Vec<_> = rules.iter().filter(|rule| !page.contains(&format!("\n- **{rule}** "))).collect();
+    assert!(missing.is_empty(), "docs/sandbox.md does not have {missing:?}");
+}
+
+#[test]
 fn a_small_image_is_accepted() {
     assert_eq!(rule_of(small()), None);
 }

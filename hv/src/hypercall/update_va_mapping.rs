@@ -14,7 +14,7 @@ pub fn call(cx: &mut Caller, va: u64, value: u64, flags: u64) -> Outcome {
     update(cx, va, value, flags, Owners::both(cx.domain().mm.id))
 }
 
-/// The same for a frame of domain `domid`. Errors: those of [`call`]; EPERM; ESRCH.
+/// As update_va_mapping (14), for a frame of domain `domid`. Errors: the same; EPERM; ESRCH.
 pub fn other_domain(cx: &mut Caller, va: u64, value: u64, flags: u64, domid: u32) -> Outcome {
     let domid = u16::try_from(domid).map_err(|_| Errno::ESRCH)?;
     let frame = foreign::frame_owner(cx, domid)?;

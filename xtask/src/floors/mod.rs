@@ -16,7 +16,7 @@ const FLOORS: &[&[&str]] = &[
     // Chips and tables of the machine: they lie in memory.
     &["arch", "panic"],
     &["domain", "irq", "iommu", "sched", "pv"],
-    &["channel", "twin", "ring3"],
+    &["channel", "twin"],
     &["audit", "debug_keys"],
     &["hypercall"],
     &["trap"],

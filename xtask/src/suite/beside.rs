@@ -13,7 +13,8 @@ const INTRODUCTION: &str = "\
 
 Each check is a command of Debian's stock `xl`, or what became of it; `docs/toolstack.md` says what the groups are. They run
 unchanged on Debian's Xen 4.17 and on Tandem, with the same images under QEMU's software CPU. This page is written by
-`./tandem test xl [NAME] --table`, which runs the groups on both. A dash: the check was not reached there.
+`./tandem test xl [NAME] --table`, which runs the groups on both. It has the groups that were run so, each as of then: later checks
+are missing. A dash: the check was not reached there.
 ";
 
 /// What a check came to, by its name.
