@@ -39,9 +39,10 @@ use std::time::{Duration, Instant};
 
 const HELP: &str = "\
 usage: tandemd [--config FILE] [--check | --list]
-Serves guests' network interfaces and disks that have one of its services as their back end, and looks after driver domains.
+Serves guests' network interfaces and disks that have one of its services as their back end (vif = ['backend=net']), and looks after
+driver domains. Without --check and --list it is the daemon. Its log is its standard error; twinctl asks it, and orders it about.
   --config FILE   instead of /etc/tandem/tandemd.toml
-  --check         reads the configuration, says what is wrong with it, and ends
+  --check         reads the configuration, says what is wrong with it, and ends; it says nothing if all is right
   --list          says which interfaces and disks are plugged in and what went through them, and ends";
 
 /// So long guests wait until all services are served: whoever starts guests next does not wait for one that cannot be.
@@ -223,7 +224,6 @@ mod tests {
         let (general, service) = unit.split_once("[Service]").unwrap();
         assert!(general.contains("\nStartLimitIntervalSec=0\n") && service.contains("\nRestart=always\n"));
     }
-}
 
     #[test]
     fn it_rests_on_another_hypervisor() {
@@ -235,3 +235,4 @@ mod tests {
         let version = include_str!("../../hv/src/hypercall/xen_version.rs");
         assert!(version.contains("XENVER_EXTRAVERSION => arg.cast().write(&text::<16>(\".7-tandem\"))"));
     }
+}

@@ -12,11 +12,12 @@ twinctl - which way guests' packets go, and which they should
 usage: twinctl [OPTIONS] COMMAND [WHICH] [ARGUMENTS]
 
 In domain 0, WHICH is a service of tandemd's (net). In a driver domain it is a network interface (eth0). It may be left out
-where there is one.
+where there is one; without it status and stats are of all.
 
 commands:
-  status [WHICH]          what carries packets to the outside: Linux in the driver domain (vm) or its driver's twin in the
-                          hypervisor (twin-mirror); if a twin was aborted, why, and at which instruction of the driver
+  status [WHICH]          what carries packets to the outside: Linux in the driver domain (vm), its driver's twin in the hypervisor
+                          (twin-mirror, twin-stlb), or nothing; what its driver domain does, guests' interfaces and disks; if a
+                          twin was aborted, why, and at which instruction of the driver
   stats [WHICH]           what was counted: packets, bytes, losses; turns, cycles and upcalls of the twin
   top [WHICH]             the same, a second's worth of it at a time, until q is pressed
   mode [WHICH] MODE       has packets carried so from now on, while they flow
@@ -35,8 +36,8 @@ commands:
                           --image is another word for --ramdisk
   upgrade [SERVICE] --as-configured
                           the same with what its configuration says, which may have changed; other options count, too
-  park [SERVICE]          the driver domain goes, and no other comes
-  unpark [SERVICE]        it comes again
+  park [SERVICE]          in domain 0: the driver domain goes, and no other comes until unpark
+  unpark [SERVICE]        in domain 0: it comes again
   reload                  in domain 0: tandemd reads its configuration again; if something is wrong with it, the old one stays
 
 options:

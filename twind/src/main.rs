@@ -25,7 +25,7 @@ use twind::making::{Ahead, Found};
 
 const HELP: &str = "\
 usage: twind --interface NAME[:VIF]... [OPTIONS]
-Gives the drivers of these interfaces twins in the hypervisor. VIF is the number of the interface of this domain's that is plugged
+Gives the drivers of these interfaces twins in the hypervisor. It needs root, and the kernel module tandem. VIF is the number of the interface of this domain's that is plugged
 into the hypervisor's switch as its way out (0).
   --vif NUMBER      the same, of all interfaces that are named without
   --mode MODE       twin-mirror, twin-stlb: gives the twins the cards; vm: loads them, and Linux has the cards until twinctl says otherwise

@@ -30,7 +30,8 @@ usage: ./tandem COMMAND [OPTIONS]
 
   run                  boot the hypervisor with Debian as dom0 in QEMU and show that it works; PASS or FAIL
   test [LEVEL] [NAME]  tests; LEVEL is unit, twin, boot, guests, linux or xl; NAME selects by part of a name;
-                       test xl --table runs on stock Xen too and writes docs/toolstack-checks.md
+                       test xl --table runs on stock Xen too and writes docs/toolstack-checks.md; --operations N and --seed N are for
+                       tests of many deaths, faults and hostile domains
   shell                a console in dom0; with --toolstack one that has xl and images of guests
   build                the hypervisor's ELF image, target/tandem.elf
   bench boot|lmbench   instruction counts beside stock Xen and native Linux
@@ -49,7 +50,9 @@ usage: ./tandem COMMAND [OPTIONS]
   twin DRIVER          rewrite the driver, verify it, report; --mode stlb|mirror
   equivalence DRIVER   original and twin on generated cases; --count N
   traffic DRIVER       packets through the twin on this processor; --count N
-  faults DRIVER        fault injection; --class text|data|code|image --count N --seed S
+  faults DRIVER        fault injection; --class text|data|code|image --count N --seed S --from N
+  show DRIVER FUNCTION one function of the driver before and after
+                       these five of a twin also take --mode, --no-bmi, --counted, --reuse access|block|flow: docs/twin.md
   bench twin           instructions and cycles of twins: target/bench/twin.csv and plots
   guests [NAME]        the tiny PV kernels under guests/, a verdict for each; --table writes docs/test-guests.md;
                        --operations N, --seed N and --vcpus N are for random-* and hostile-*; --iommu vtd|amd-vi
@@ -60,15 +63,15 @@ usage: ./tandem COMMAND [OPTIONS]
   iso                  a bootable ISO image with GRUB
   screens [NAME]       pictures of a machine's screen while it boots, and stock Xen's beside them: docs/screens
   abi                  docs/abi.md, made from the hypercall table
-  images               only build what boots (kernel, initramfs)
+  images               only build or fetch what boots; --full: what the long tests need, too
 
 options:
   --hypervisor ELF|xen|none   boot this instead of target/tandem.elf (xen: Debian's Xen 4.17; none: native Linux)
   --qemu 7.2|10               run machines in the QEMU that is installed (Debian 12: 7.2), or in version 10 from Debian's
                               backports, with every processor feature that it has, SMEP, SMAP and UMIP among them
   --cpus N                    CPUs of the machine (run, shell)
-  --jobs N                    test: boot tests side by side; by default one for each CPU, at most 4
-  --turn N                    test: of the tests that take turns, those of this turn (1 to 3); the commit chooses otherwise
+  --jobs N                    test: boot tests side by side; by default one for each CPU and 4 GiB of free memory, at most 4
+  --turn N                    test: of the tests that take turns, those of this turn (1 to 3); if nothing is said the commit chooses
   --mib N                     data per device and direction in mebibytes
   --seconds N                 how long to fuzz each target, or to run each of stress-ng's stressors
   --full                      the long tests: 1 GiB per device, stress-ng, xz, gcc

@@ -7,7 +7,7 @@ use std::process::Command;
 use testbed::host;
 
 /// Commands that are passed on.
-pub const COMMANDS: [&str; 5] = ["capture", "twin", "equivalence", "traffic", "faults"];
+pub const COMMANDS: [&str; 6] = ["capture", "twin", "equivalence", "traffic", "faults", "show"];
 
 /// Runs `args` if they are a command of the twin's; `None` if not.
 pub fn run(args: &[OsString]) -> Result<Option<bool>> {
