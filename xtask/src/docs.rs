@@ -74,6 +74,35 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "they lead nowhere:\n{}", broken.join("\n"));
 }
 
+/// What links call a heading.
+fn anchor(heading: &str) -> String {
+    let of = |c: char| match c {
+        ' ' => Some('-'),
+        '-' | '_' => Some(c),
+        _ => Some(c).filter(|c| c.is_alphanumeric()),
+    };
+    heading.trim().to_lowercase().chars().filter_map(of).collect()
+}
+
+#[test]
+fn links_lead_to_headings() {
+    assert_eq!(anchor(" Who answers: `a_b`, twice "), "who-answers-a_b-twice");
+    let has = |page: &Path, wanted: &str| {
+        let text = fs::read_to_string(page).unwrap_or_default();
+        text.lines().filter(|line| line.starts_with('#')).any(|line| anchor(line.trim_start_matches('#')) == wanted)
+    };
+    let broken = all(|page, line| {
+        let links = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let to_heading = links.filter(|link| !link.contains("://")).filter_map(|link| link.split_once('#'));
+        let is_broken = |(file, heading): &(&str, &str)| {
+            let to = if file.is_empty() { page.to_path_buf() } else { page.with_file_name(file) };
+            to.extension().is_some_and(|ending| ending == "md") && !has(&to, heading)
+        };
+        to_heading.filter(is_broken).map(|(file, heading)| format!("{file}#{heading}")).collect()
+    });
+    assert!(broken.is_empty(), "they lead to no heading:\n{}", broken.join("\n"));
+}
+
 #[test]
 fn commands_that_are_named_are_there() {
     let known: BTreeSet<&str> = commands().chain(["help"]).collect();
