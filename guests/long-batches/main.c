@@ -2,10 +2,11 @@
  * Lists of long hypercalls: an event that is due meanwhile comes after some of the work, not after all of it. (clock: instructions)
  */
 #include "domains.h"
+#include "grants.h"
 
 const char test_name[] = "long-batches";
 
-enum { BATCH = 16, OPS = 14, TABLES = 56, UNDONE = 0x7777, NEVER = 99, FLUSH_CACHE = 12, DECREASE = 1, POPULATE = 6, CHUNK = 512 };
+enum { BATCH = 16, OPS = 14, TABLES = 56, UNDONE = 0x7777, NEVER = 99, FLUSH_CACHE = 12, COPY = 5, DECREASE = 1, POPULATE = 6, CHUNK = 512 };
 
 static volatile struct call {
 	u64 op, result, args[6];
@@ -76,6 +77,23 @@ static void each_pins(u32 pin, const void *table)
 	each_does_ops();
 }
 
+/* Four lists of tables leave room for as many of copies. */
+static void copies(const void *table)
+{
+	static struct copy pieces[OPS];
+	each_pins(PIN_L1, table);
+	for (u32 i = 5; i < BATCH; i++)
+		batch[i] = (struct call){ HC_grant_table_op, 0, { COPY, (u64)pieces, OPS } };
+	for (u32 i = 0; i < OPS; i++) {
+		pieces[i] = (struct copy){ .from = { mfn_of(pages[2]), DOMID_SELF }, .to = { mfn_of(pages[3]), DOMID_SELF }, .len = PAGE };
+		pieces[i].status = NEVER;
+	}
+	is_interrupted(11, "copies");
+	have_succeeded(0, "copies");
+	for (u32 i = 0; i < OPS; i++)
+		check(pieces[i].status == 0, "copy %u: status %d", i, pieces[i].status);
+}
+
 static void page_tables(void)
 {
 	u8 *l2 = pages[7], (*l1)[PAGE] = &pages[8];
@@ -91,6 +109,7 @@ static void page_tables(void)
 	each_pins(PIN_L1, l1[0]);
 	is_interrupted(7, "tables");
 	have_succeeded(0, "tables");
+	copies(l1[0]);
 	make_writable(l2);
 
 	/* An entry by which a table is validated, and taken down. */

@@ -14,13 +14,18 @@ pub const STEP: u32 = 512;
 pub const PAGE: u32 = STEP / 8;
 /// A frame that is given up or comes back: accounts, the M2P, lists under locks, and its part of a flush.
 pub const MOVED: u32 = STEP / 16;
+/// Another CPU that is to do something at once, or an IOMMU that is to forget: some microseconds until that is done.
+pub const CALL: u32 = STEP / 2;
+/// A turn of a loop in which a CPU waits for that, should it take longer.
+pub const TURN: u32 = 4;
 /// All of it.
 const FULL: u32 = 64 * STEP;
 
 /// What a CPU has worked since it let interrupts in. All zero: nothing.
 #[derive(Debug, Default)]
 pub struct Allowance {
-    spent: Cell<u32>,
+    /// Of 64 bits: nobody can spend so much that it begins anew.
+    spent: Cell<u64>,
 }
 
 impl Allowance {
@@ -33,7 +38,7 @@ impl Allowance {
     /// `work` was done, or will be before anybody asks.
     #[inline]
     pub fn spend(&self, work: u32) {
-        self.spent.set(self.spent.get().saturating_add(work));
+        self.spent.set(self.spent.get().wrapping_add(work.into()));
     }
 
     /// The same for `count` pieces of `work` each.
@@ -51,7 +56,7 @@ impl Allowance {
     /// Are interrupts to be let in before there is more work?
     #[inline(always)]
     pub fn is_used_up(&self) -> bool {
-        self.spent.get() >= FULL
+        self.spent.get() >= u64::from(FULL)
     }
 }
 
@@ -80,14 +85,20 @@ mod tests {
         assert_eq!(pieces(&allowance, |a| a.spend(STEP)), 32, "tables after pages");
         allowance.refill();
         assert_eq!(pieces(&allowance, Allowance::spend_all), 1);
+        allowance.refill();
+        assert_eq!(pieces(&allowance, |a| a.spend(CALL)), 128, "CPUs that answer at once");
+        allowance.refill();
+        assert_eq!(pieces(&allowance, |a| a.spend_each(8000, TURN)), 2, "CPUs that do not");
     }
 
     #[test]
     fn more_work_than_can_be_counted_uses_it_up() {
         let allowance = Allowance::default();
-        allowance.spend_each(u64::MAX, PAGE);
-        allowance.spend(STEP);
-        assert!(allowance.is_used_up());
+        for _ in 0..3 {
+            allowance.spend_each(u64::MAX, PAGE);
+            allowance.spend(STEP);
+            assert!(allowance.is_used_up());
+        }
         allowance.refill();
         assert!(!allowance.is_used_up());
     }

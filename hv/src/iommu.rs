@@ -16,6 +16,7 @@ mod vtd;
 use crate::arch::ioapic;
 use crate::arch::limited::Limited;
 use crate::arch::pci::{self, Sbdf};
+use crate::cpu::percpu::this_cpu;
 use crate::mem::frames;
 use crate::sync::{Mutex, Once};
 use crate::{info, warn};
@@ -23,6 +24,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use core::sync::atomic::{AtomicBool, Ordering};
 use hardware::{Confined, Hardware};
+use hv_core::allowance::CALL;
 use hv_core::cmdline::Options;
 use hv_core::frame::FrameType;
 use hv_core::iommu::{Access, AnyFormat, DmaSpace, Forget, Narrowed, Tables};
@@ -225,10 +227,16 @@ pub fn release(dma: &DomainDma) -> Result<(), Errno> {
     if !own.space.free_some(&memory::Direct, FREE_STEPS) {
         return Err(Errno::ERESTART);
     }
-    iommu.hardware.forget(Forget::Domain(own.id));
+    forget(iommu, Forget::Domain(own.id));
     iommu.ids.lock().remove(&own.id);
     *tables = None;
     Ok(())
+}
+
+/// The units forget translations before this returns.
+fn forget(iommu: &Iommu, what: Forget) {
+    iommu.hardware.forget(what);
+    this_cpu().allowance.spend(CALL);
 }
 
 /// Does any domain have tables that follow its frames? If not, the next three need not be called.
@@ -255,7 +263,7 @@ pub fn allow(dma: &DomainDma, mfn: Mfn) {
         if own.space.allow_own(&memory::Direct, mfn).is_err() {
             warn_out_of_reach(dma, mfn);
         } else if iommu.caches_absence {
-            iommu.hardware.forget(Forget::Page(own.id, mfn));
+            forget(iommu, Forget::Page(own.id, mfn));
         }
     });
 }
@@ -264,7 +272,7 @@ pub fn allow(dma: &DomainDma, mfn: Mfn) {
 pub fn forbid(dma: &DomainDma, mfn: Mfn) {
     with_space(dma, |iommu, own| {
         if own.space.forbid_own(&memory::Direct, mfn) == Narrowed(true) {
-            iommu.hardware.forget(Forget::Page(own.id, mfn));
+            forget(iommu, Forget::Page(own.id, mfn));
         }
     });
 }
@@ -287,7 +295,7 @@ pub fn flush_released() {
     let _flush = FLUSH.lock();
     if RELEASED.swap(false, Ordering::AcqRel) {
         if let Some(iommu) = active() {
-            iommu.hardware.forget(Forget::All);
+            forget(iommu, Forget::All);
         }
     }
 }
@@ -298,7 +306,7 @@ pub fn grant(dma: &DomainDma, mfn: Mfn, writable: bool) -> bool {
     let done = with_space(dma, |iommu, own| {
         let done = own.space.grant(&memory::Direct, mfn, writable).is_ok();
         if iommu.caches_absence {
-            iommu.hardware.forget(Forget::Page(own.id, mfn));
+            forget(iommu, Forget::Page(own.id, mfn));
         }
         done
     });

@@ -52,7 +52,16 @@ impl<T> FairMutex<T> {
     /// Waits for the lock.
     #[inline]
     pub fn lock(&self) -> FairGuard<'_, T> {
-        self.tickets.wait(Relax::relax);
+        self.lock_while(|| ())
+    }
+
+    /// The same, and calls `turn` for each turn of the loop in which it waits.
+    #[inline]
+    pub fn lock_while(&self, mut turn: impl FnMut()) -> FairGuard<'_, T> {
+        self.tickets.wait(|| {
+            Relax::relax();
+            turn();
+        });
         FairGuard(self)
     }
 }

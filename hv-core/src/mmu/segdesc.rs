@@ -131,6 +131,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
     }
 
     fn check_page(&self, mfn: Mfn) -> Result<(), MmuError> {
+        self.env.step();
         for index in 0..PER_PAGE {
             let slot = Slot::new(mfn, index);
             let raw = self.env.read(slot).0;

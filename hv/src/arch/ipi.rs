@@ -5,6 +5,7 @@ use crate::cpu::percpu::{self, this_cpu, MAX_CPUS};
 use crate::cpu::requests;
 use crate::sync::FairMutex;
 use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::allowance;
 
 /// One call to other CPUs is under way at a time; who waits for a turn answers others meanwhile.
 static CALL: FairMutex<()> = FairMutex::new(());
@@ -37,14 +38,20 @@ pub fn call(mask: u64, function: fn(u64), argument: u64) {
     }
     CALLS.fetch_add(1, Ordering::Relaxed);
     CALLED.fetch_add(others.count_ones().into(), Ordering::Relaxed);
-    let _turn = CALL.lock();
+    let mut waited = 0;
+    let _turn = CALL.lock_while(|| waited += 1);
     requests::post(others, function, argument);
     for cpu in (0..MAX_CPUS).filter(|cpu| others >> cpu & 1 != 0) {
         kick(cpu);
     }
     while !requests::are_done() {
         core::hint::spin_loop();
+        waited += 1;
     }
+    // Who does not answer at once has interrupts off for as much work as this CPU may do, perhaps each time.
+    let allowance = &this_cpu().allowance;
+    allowance.spend(allowance::CALL);
+    allowance.spend_each(waited, allowance::TURN);
 }
 
 /// Sends every other CPU an NMI: after a panic they stop.

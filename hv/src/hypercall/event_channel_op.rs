@@ -49,7 +49,13 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
 fn serve_channel(cx: &mut Caller, mut cookie: u32, port: op::Port) -> Outcome {
     loop {
         match channel::serve(cookie) {
-            Served::All => return OK,
+            Served::All => {
+                if let Some(allowance) = cx.allowance_of_list() {
+                    // A portion may be as much as that.
+                    allowance.spend_all();
+                }
+                return OK;
+            }
             Served::InPart if cx.preempt_pending() => return Ok(Done::Continue),
             Served::InPart => {}
             Served::NotHere => match event::send_on(cx.domain(), port)? {

@@ -9,6 +9,7 @@ use crate::mem::copy::write_u16;
 use crate::mem::frames;
 use crate::mem::guest_ptr::plain;
 use core::mem::offset_of;
+use hv_core::allowance::PAGE;
 use hv_core::frame::Gone;
 use hv_core::grant::{MapFlags, Retired};
 use hv_core::mmu::MmuEnv;
@@ -43,6 +44,16 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>, count: u32) -> Outcome
     if count > i32::MAX as u32 {
         return Err(Errno::EINVAL);
     }
+    let outcome = execute(cx, cmd, arg, count);
+    if let Some(allowance) = cx.allowance_of_list() {
+        // As much as a list may do after its last look, and no less for an entry than a copy.
+        allowance.spend_each(u64::from(count).min(UNMAP_BATCH as u64), PAGE);
+    }
+    outcome
+}
+
+#[inline(always)]
+fn execute(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>, count: u32) -> Outcome {
     match cmd {
         op::GNTTABOP_MAP_GRANT_REF => each(cx, arg.cast(), count, map),
         op::GNTTABOP_UNMAP_GRANT_REF => unmap_all::<op::UnmapGrantRef>(cx, arg.cast(), count),

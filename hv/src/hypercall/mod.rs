@@ -42,6 +42,7 @@ use crate::cpu::{self, Interruptible};
 use crate::domain::vcpu::OwnedVcpu;
 use crate::domain::Domain;
 use core::sync::atomic::Ordering;
+use hv_core::allowance::Allowance;
 use xen_abi::errno::Errno;
 use xen_abi::regs::CpuUserRegs;
 
@@ -133,6 +134,13 @@ impl Caller<'_> {
     #[inline(always)]
     pub fn is_used_up(&self) -> bool {
         this_cpu().allowance.is_used_up()
+    }
+
+    /// This CPU's allowance, if the call is an element of a multicall. What a call does that ends by itself counts only there: after any other
+    /// one the guest goes on, and it can be interrupted.
+    #[inline(always)]
+    pub fn allowance_of_list(&self) -> Option<&'static Allowance> {
+        self.element.as_ref().map(|_| &this_cpu().allowance)
     }
 
     /// For who lets interrupts in.

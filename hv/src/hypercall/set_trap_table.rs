@@ -1,6 +1,7 @@
 //! `set_trap_table`: where the guest kernel handles exceptions.
 
 use super::{Caller, GuestPtr, Outcome, OK};
+use hv_core::allowance::STEP;
 use x86::addr::is_canonical;
 use xen_abi::errno::Errno;
 use xen_abi::trap::TrapInfo;
@@ -12,6 +13,9 @@ pub fn call(cx: &mut Caller, traps: GuestPtr<TrapInfo>) -> Outcome {
     if traps.is_null() {
         table.iter().for_each(|t| t.set(TrapInfo { vector: 0, flags: 0, cs: 0, pad: 0, address: 0 }));
         return OK;
+    }
+    if let Some(allowance) = cx.allowance_of_list() {
+        allowance.spend(STEP);
     }
     // A list that is longer than the table only repeats vectors: 256 entries at a time, then a pause.
     for i in 0..256 {

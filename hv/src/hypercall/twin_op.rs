@@ -24,6 +24,16 @@ const LOAD_MASK: u32 = (1 << PLACE_SHIFT) - 1;
 /// and images that break a rule, which is named; EFAULT; ENOSYS for unknown commands; others with each command.
 /// Source: `twin-abi/src/op.rs`.
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
+    let outcome = execute(cx, cmd, arg);
+    if let Some(allowance) = cx.allowance_of_list() {
+        // A portion of loading, or a routine's round, may be as much as that.
+        allowance.spend_all();
+    }
+    outcome
+}
+
+#[inline(always)]
+fn execute(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     match cmd {
         _ if cmd & LOAD_MASK == op::TWINOP_LOAD => load(cx, cmd, arg.cast()),
         op::TWINOP_UNLOAD => {

@@ -271,6 +271,10 @@ fn each_table_is_a_step_whoever_asks_for_it() {
     m.mmu().unpin(DOM1, mfn(L4), &mut lock).unwrap();
     m.mmu().unpin(DOM1, mfn(L3), &mut lock).unwrap();
     assert_eq!(steps(), 5);
+    m.mmu().take_segdesc(DOM1, mfn(30)).unwrap();
+    m.mmu().take_segdesc(DOM1, mfn(30)).unwrap();
+    assert_eq!(steps(), 1, "descriptors, which are looked at once");
+    (0..2).for_each(|_| m.mmu().drop_segdesc(mfn(30)));
     // One that is refused in the end was read, too, and what it had taken goes back.
     m.poke(slot(30, 511), pte(40, P));
     assert_eq!(m.mmu().pin(DOM1, mfn(30), Level::L1, &mut lock), Err(MmuError::Unmappable));
