@@ -157,7 +157,10 @@ static void extents(void)
 	have_succeeded(1, "extents");
 }
 
-/* Switching the log of a domain's writes on: each of its vCPUs gets a MiB, which is wiped. */
+/*
+ * Switching the log of a domain's writes on: it has a bit for each page that the domain may have, 32 MiB for a TiB; and each of its vCPUs gets a
+ * MiB, which is wiped.
+ */
 static void log_of_writes(void)
 {
 	enum { OTHER = 5, VCPUS = 8, SHADOW_OP = 10, OFF = 0, ENABLE_LOGDIRTY = 2 };
@@ -165,6 +168,16 @@ static void log_of_writes(void)
 					      .grant_version = 1 } };
 	struct domctl enable = { .cmd = SHADOW_OP, .version = 0x15, .domid = OTHER, .room = { ENABLE_LOGDIRTY } };
 	check_result(domctl(OTHER, DOMCTL_CREATE, &request), 0, "createdomain");
+	request.max_kib = 1ul << 30;
+	check_result(domctl(OTHER, DOMCTL_MAX_MEMORY, &request), 0, "max_mem");
+	for (u32 i = 1; i < BATCH; i++)
+		batch[i] = (struct call){ i == 1 ? HC_domctl : HC_xen_version, 0, { i == 1 ? (u64)&enable : 7 } };
+	is_interrupted(1, "a long log");
+	check(batch[1].result == 0, "switching a long log on: result %ld", batch[1].result);
+	struct domctl disable = { .cmd = SHADOW_OP, .version = 0x15, .domid = OTHER, .room = { OFF } };
+	check_result(domctl(OTHER, SHADOW_OP, &disable), 0, "switching a long log off");
+	request.max_kib = 2048;
+	check_result(domctl(OTHER, DOMCTL_MAX_MEMORY, &request), 0, "max_mem");
 	request.max_vcpus = VCPUS;
 	check_result(domctl(OTHER, DOMCTL_MAX_VCPUS, &request), 0, "max_vcpus");
 	for (u32 i = 1; i < BATCH; i++)

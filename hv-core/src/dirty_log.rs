@@ -2,7 +2,7 @@
 //! knows.
 //!
 //! Anybody may mark a frame at any time, while another reads; so the words are atomics. Only one reads at a time, and a reading that takes long is
-//! preempted: [`Place`] knows where it goes on.
+//! preempted, as making a long log is: [`Place`] knows where that goes on.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -34,21 +34,6 @@ impl Log {
     /// One that has room for nothing.
     pub const fn none() -> Self {
         Self { words: Vec::new(), faults: AtomicU32::new(0), dirty: AtomicU32::new(0) }
-    }
-
-    /// One in which nothing is written, for frames below `pfns`. `has_room`: the memory for it may be taken. ENOMEM.
-    pub fn new(pfns: u64, has_room: impl FnOnce() -> bool) -> Result<Self, Errno> {
-        if pfns > MAX_PFNS {
-            return Err(Errno::ENOMEM);
-        }
-        let mut words = Vec::new();
-        let room = usize::try_from(pfns.div_ceil(64)).map_err(|_| Errno::ENOMEM)?;
-        words.try_reserve_exact(room).map_err(|_| Errno::ENOMEM)?;
-        if !has_room() {
-            return Err(Errno::ENOMEM);
-        }
-        words.resize_with(room, || AtomicU64::new(0));
-        Ok(Self { words, ..Self::none() })
     }
 
     fn bit(&self, pfn: u64) -> Option<(&AtomicU64, u64)> {
@@ -109,6 +94,46 @@ impl Log {
     }
 }
 
+/// A log that is being made: of a page more each time, for 32 MiB take milliseconds.
+#[derive(Debug)]
+pub struct Making {
+    /// Has room for all words.
+    log: Log,
+    /// So many.
+    all: usize,
+}
+
+impl Making {
+    /// Words in a page.
+    const PORTION: usize = 512;
+
+    /// Begins one for frames below `pfns`. `has_room`: the memory for it may be taken. ENOMEM.
+    pub fn begin(pfns: u64, has_room: impl FnOnce() -> bool) -> Result<Self, Errno> {
+        if pfns > MAX_PFNS {
+            return Err(Errno::ENOMEM);
+        }
+        let mut words = Vec::new();
+        let all = usize::try_from(pfns.div_ceil(64)).map_err(|_| Errno::ENOMEM)?;
+        words.try_reserve_exact(all).map_err(|_| Errno::ENOMEM)?;
+        if !has_room() {
+            return Err(Errno::ENOMEM);
+        }
+        Ok(Self { log: Log { words, ..Log::none() }, all })
+    }
+
+    /// Makes a page of it. The log, if it is whole, in which nothing is written.
+    pub fn go_on(mut self) -> Result<Log, Self> {
+        let words = &mut self.log.words;
+        // There is room for all.
+        words.resize_with(self.all.min(words.len() + Self::PORTION), || AtomicU64::new(0));
+        if words.len() == self.all {
+            Ok(self.log)
+        } else {
+            Err(self)
+        }
+    }
+}
+
 /// A reading, as it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
@@ -120,27 +145,31 @@ pub struct Reading {
     pub pages: u64,
 }
 
-/// Where a reading goes on that was preempted.
+/// Where that goes on which was preempted.
 #[derive(Debug)]
-pub struct Place(Option<(Reading, u64)>);
+pub struct Place {
+    reading: Option<(Reading, u64)>,
+    /// A log that is not whole yet. It is nobody's who reads.
+    pub making: Option<Making>,
+}
 
 impl Place {
-    /// None was.
+    /// Nothing was.
     pub const fn new() -> Self {
-        Self(None)
+        Self { reading: None, making: None }
     }
 
     /// The word that `reading` begins or goes on with. EBUSY: another one was preempted, and has to end first: what it has cleared, only it knows.
     pub fn begin(&mut self, reading: Reading) -> Result<u64, Errno> {
-        match self.0 {
+        match self.reading {
             Some((preempted, _)) if preempted != reading => Err(Errno::EBUSY),
-            _ => Ok(self.0.take().map_or(0, |(_, next)| next)),
+            _ => Ok(self.reading.take().map_or(0, |(_, next)| next)),
         }
     }
 
     /// `reading` was preempted before word `next`.
     pub fn preempt(&mut self, reading: Reading, next: u64) {
-        self.0 = Some((reading, next));
+        self.reading = Some((reading, next));
     }
 }
 
@@ -154,8 +183,19 @@ impl Default for Place {
 mod tests {
     use super::*;
 
+    /// And how often others could do something meanwhile.
+    fn made(pfns: u64) -> (Log, u32) {
+        let (mut making, mut stops) = (Making::begin(pfns, || true).unwrap(), 0);
+        loop {
+            match making.go_on() {
+                Ok(log) => return (log, stops),
+                Err(rest) => (making, stops) = (rest, stops + 1),
+            }
+        }
+    }
+
     fn log(pfns: u64) -> Log {
-        Log::new(pfns, || true).unwrap()
+        made(pfns).0
     }
 
     #[test]
@@ -195,11 +235,25 @@ mod tests {
         let log = log(129);
         log.mark(128);
         assert_eq!(log.read(2, false), 1);
-        assert_eq!(Log::new(MAX_PFNS + 1, || true).err(), Some(Errno::ENOMEM));
-        assert_eq!(Log::new(1, || false).err(), Some(Errno::ENOMEM));
+        assert_eq!(Making::begin(MAX_PFNS + 1, || true).err(), Some(Errno::ENOMEM));
+        assert_eq!(Making::begin(1, || false).err(), Some(Errno::ENOMEM));
         let none = Log::none();
         none.mark(0);
         assert_eq!(none.read(0, true), 0);
+    }
+
+    #[test]
+    fn a_log_is_made_in_pages() {
+        const PAGE: u64 = 4096 * 8;
+        for (pfns, stops) in [(0, 0), (1, 0), (PAGE, 0), (PAGE + 1, 1), (5 * PAGE - 1, 4)] {
+            let (log, stopped) = made(pfns);
+            assert_eq!(stopped, stops, "{pfns}");
+            if let Some(last) = pfns.checked_sub(1) {
+                log.mark(last);
+                assert_eq!(log.read(last / 64, false), 1 << (last % 64));
+                assert_eq!(log.read(last / 64 + 1, false), 0);
+            }
+        }
     }
 
     #[test]

@@ -62,13 +62,11 @@ impl DirtyLog {
         self.enabled.load(Ordering::Acquire)
     }
 
-    /// Starts with nothing written, for frames below `pfns`. EBUSY if it is on; ENOMEM.
-    pub fn enable(&self, pfns: u64) -> Result<(), Errno> {
+    /// Starts with `new`. EBUSY if it is on.
+    pub fn enable(&self, new: Log) -> Result<(), Errno> {
         if self.is_enabled() {
             return Err(Errno::EBUSY);
         }
-        // The size is the guest's to say; it may not have what others' objects need.
-        let new = Log::new(pfns, frames::may_grow_tables)?;
         *self.log.write() = new;
         self.enabled.store(true, Ordering::Release);
         LOGGED.fetch_add(1, Ordering::AcqRel);

@@ -67,7 +67,7 @@ impl DomainMm {
     }
 
     /// Serialises switching the log of writes on and off, and reading it; and keeps it off while the domain gets what cannot be logged. Where
-    /// a reading goes on that was preempted.
+    /// that goes on which was preempted.
     pub fn lock_log(&self) -> MutexGuard<'_, Place> {
         self.logging.lock()
     }

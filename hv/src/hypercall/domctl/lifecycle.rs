@@ -10,6 +10,7 @@ use crate::sched::Held;
 use crate::{iommu, sched};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
+use hv_core::dirty_log::Place;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DOMID_FIRST_RESERVED;
@@ -151,7 +152,9 @@ pub(super) fn destroy(r: &mut Request) -> Outcome {
     // Nobody else changes them meanwhile, another tool that destroys the same domain included.
     let held = sched::hold_all(&d)?;
     {
-        let _not_logged_again = d.mm.lock_log();
+        // It is not logged again, nor goes on to be.
+        let mut place = d.mm.lock_log();
+        *place = Place::new();
         held.each(vtlb::disable);
         // It is gone for good: nothing is logged any more.
         d.mm.log.disable();

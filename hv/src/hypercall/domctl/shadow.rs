@@ -5,11 +5,13 @@ use crate::cpu::percpu::this_cpu;
 use crate::domain::vcpu::stop;
 use crate::domain::{passthrough, Domain};
 use crate::hypercall::{Done, GuestPtr};
+use crate::mem::frames;
 use crate::pv::vtlb;
 use crate::sched::{self, AllHeld};
 use crate::sync::MutexGuard;
 use core::sync::atomic::Ordering;
-use hv_core::dirty_log::{Place, Reading};
+use hv_core::allowance::PAGE;
+use hv_core::dirty_log::{Making, Place, Reading};
 use x86::Mfn;
 use xen_abi::domctl as op;
 use xen_abi::domctl::ShadowOp;
@@ -76,7 +78,7 @@ fn enable(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Outcome {
     if d.mm.log.is_enabled() {
         return Err(Errno::EBUSY);
     }
-    let result = go_on_enabling(d, held);
+    let result = go_on_enabling(d, held, place);
     if result.is_err_and(|errno| errno != Errno::ERESTART) {
         disable(d, held, place);
     }
@@ -85,7 +87,7 @@ fn enable(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Outcome {
 
 /// Makes caches, and then the log. vCPUs that have a cache may run on it before there is a log: when they are loaded again it is empty.
 /// ERESTART: to be called again.
-fn go_on_enabling(d: &Domain, held: &AllHeld<'_>) -> Result<(), Errno> {
+fn go_on_enabling(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Result<(), Errno> {
     // Devices write without a fault. Whoever gives it a part of one looks whether it is logged, under the lock that is held here.
     if d.io.has_io() || passthrough::nr_functions(d) != 0 {
         return Err(Errno::EXDEV);
@@ -96,9 +98,25 @@ fn go_on_enabling(d: &Domain, held: &AllHeld<'_>) -> Result<(), Errno> {
     if allowance.is_used_up() || !held.are_all() {
         return Err(Errno::ERESTART);
     }
-    // Its size is the guest's to say.
-    allowance.spend_all();
-    d.mm.log.enable(d.maximum_pfn().saturating_add(1).max(d.mm.max_pages()))
+    let mut making = match place.making.take() {
+        Some(begun) => begun,
+        None => {
+            // The size is the guest's to say; it may not have what others' objects need.
+            let pfns = d.maximum_pfn().saturating_add(1).max(d.mm.max_pages());
+            Making::begin(pfns, frames::may_grow_tables)?
+        }
+    };
+    loop {
+        allowance.spend(PAGE);
+        match making.go_on() {
+            Ok(log) => return d.mm.log.enable(log),
+            Err(rest) if allowance.is_used_up() => {
+                place.making = Some(rest);
+                return Err(Errno::ERESTART);
+            }
+            Err(rest) => making = rest,
+        }
+    }
 }
 
 /// Stops logging.
