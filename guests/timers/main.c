@@ -1,4 +1,4 @@
-/* System time and timers: the clock runs, a single-shot timer fires when it should, a periodic one keeps firing. */
+/* System time and timers: the clock runs, a single-shot timer fires when it should, a periodic one keeps firing, and each tick comes once. */
 #include "events.h"
 
 const char test_name[] = "timers";
@@ -25,6 +25,35 @@ static u64 wait(bool asleep)
 	HC1(xen_version, 0);
 	seen = nr_upcalls;
 	return now_ns() - start;
+}
+
+/* Has there been an upcall since the last time? */
+static bool comes(void)
+{
+	HC1(xen_version, 0);
+	u64 before = seen;
+	seen = nr_upcalls;
+	return seen != before;
+}
+
+/* How many ticks come in `rounds` rounds of a period and a half in which the vCPU runs, and a moment in which it does not. */
+static u32 ticks(u32 rounds, u64 period)
+{
+	u32 nr = 0;
+	HC1(xen_version, 0);
+	for (u32 round = 0; round < rounds; round++) {
+		u64 until = now_ns() + period * 3 / 2;
+		while (now_ns() < until)
+			nr += comes();
+		struct {
+			u32 *ports;
+			u32 nr, pad;
+			u64 timeout;
+		} poll = { &port, 1, 0, now_ns() + period / 20 };
+		HC2(sched_op, SCHEDOP_poll, &poll);
+		nr += comes();
+	}
+	return nr;
 }
 
 void test_main(void)
@@ -77,6 +106,9 @@ void test_main(void)
 	check_result(HC3(vcpu_op, VCPUOP_set_periodic_timer, 0, &period), 0, "set_periodic_timer");
 	for (int i = 0; i < 3; i++)
 		check(wait(false) < 500000000, "no periodic event");
+	u64 start = now_ns();
+	u32 nr = ticks(20, period), most = (now_ns() - start) / period + 1;
+	check(nr >= 10 && nr <= most, "%u ticks of at most %u", nr, most);
 	period = 1;
 	check_refused(HC3(vcpu_op, VCPUOP_set_periodic_timer, 0, &period), "a period of 1 ns");
 	check_result(HC3(vcpu_op, VCPUOP_set_singleshot_timer, 1000, &once), -ENOENT, "a timer of vCPU 1000");

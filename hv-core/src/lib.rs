@@ -32,6 +32,7 @@ pub mod msr;
 pub mod passthrough;
 pub mod patience;
 pub mod pcicfg;
+pub mod periodic;
 pub mod pirq;
 pub mod places;
 pub mod rangeset;

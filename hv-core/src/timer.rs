@@ -130,19 +130,6 @@ impl TimerQueue {
     }
 }
 
-/// The first tick after `now` of a periodic timer that was due at `due`. Ticks that were missed are skipped, and the
-/// phase is kept. A period of 0 never ticks.
-pub fn next_tick(due: u64, period: u64, now: u64) -> u64 {
-    if period == 0 {
-        return u64::MAX;
-    }
-    if now < due {
-        return due;
-    }
-    let missed = (now - due) / period;
-    due.saturating_add(period.saturating_mul(missed.saturating_add(1)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,16 +158,6 @@ mod tests {
         let mut q = TimerQueue::new(1);
         q.arm(0, u64::MAX);
         assert_eq!(q.expire(u64::MAX), None);
-    }
-
-    #[test]
-    fn ticks_skip_what_was_missed_and_saturate() {
-        assert_eq!(next_tick(100, 10, 100), 110);
-        assert_eq!(next_tick(100, 10, 99), 100);
-        assert_eq!(next_tick(100, 10, 139), 140);
-        assert_eq!(next_tick(100, 0, 139), u64::MAX);
-        assert_eq!(next_tick(u64::MAX - 5, 10, u64::MAX - 1), u64::MAX);
-        assert_eq!(next_tick(0, 1, u64::MAX), u64::MAX);
     }
 
     proptest! {

@@ -12,6 +12,7 @@ use core::cell::{Cell, UnsafeCell};
 use core::fmt;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use hv_core::periodic::Periodic;
 use hv_core::sched::{LoadId, VcpuId};
 use hv_core::vtlb::Vtlb;
 use hv_core::wedge::Wedge;
@@ -235,10 +236,8 @@ pub struct Shared {
     pub upcalls: AtomicU32,
     /// An NMI waits for delivery.
     pub nmi_pending: AtomicBool,
-    /// Period of the periodic timer in ns; 0 if off.
-    pub periodic_ns: AtomicU64,
-    /// When the periodic timer is due next.
-    pub periodic_due_ns: AtomicU64,
+    /// Its periodic timer.
+    pub periodic: Periodic,
     /// CPU in whose queue each of its timers was armed last.
     pub timer_cpu: [AtomicU32; NR_TIMERS],
     /// What is known of whether it is wedged, for others.
@@ -332,8 +331,7 @@ impl Vcpu {
             loaded: AtomicBool::new(false),
             upcalls: AtomicU32::new(0),
             nmi_pending: AtomicBool::new(false),
-            periodic_ns: AtomicU64::new(xen_abi::vcpu::DEFAULT_PERIODIC_NS),
-            periodic_due_ns: AtomicU64::new(0),
+            periodic: Periodic::new(xen_abi::vcpu::DEFAULT_PERIODIC_NS),
             timer_cpu: [const { AtomicU32::new(u32::MAX) }; NR_TIMERS],
             watch: Watch::new(),
             pinned: AtomicBool::new(false),

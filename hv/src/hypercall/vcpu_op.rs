@@ -127,15 +127,10 @@ fn physical_id(v: &Vcpu) -> Result<u64, Errno> {
 /// Another vCPU is on no CPU meanwhile: the one that loads it arms the timer.
 fn set_periodic(v: &Vcpu, period_ns: u64, is_self: bool) -> Outcome {
     let _held = if is_self { None } else { Some(sched::hold(v)?) };
-    v.periodic_ns.store(period_ns, Ordering::Relaxed);
+    v.periodic.set(period_ns, crate::arch::tsc::now_ns().saturating_add(period_ns));
     timers::disarm(v, Kind::Periodic);
-    if period_ns != 0 {
-        v.periodic_due_ns.store(crate::arch::tsc::now_ns().saturating_add(period_ns), Ordering::Relaxed);
-        if is_self {
-            if timers::resume_periodic(v) {
-                event::raise_virq(v, VIRQ_TIMER);
-            }
-        }
+    if is_self && timers::resume_periodic(v) {
+        event::raise_virq(v, VIRQ_TIMER);
     }
     OK
 }

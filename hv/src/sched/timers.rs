@@ -7,7 +7,7 @@ use crate::domain::Section;
 use crate::sched::{self, MAX_VCPUS_TOTAL};
 use crate::sync::{Mutex, Once};
 use core::sync::atomic::{AtomicU64, Ordering};
-use hv_core::timer::{next_tick, TimerId, TimerQueue};
+use hv_core::timer::{TimerId, TimerQueue};
 
 /// The timers of a vCPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -252,9 +252,9 @@ pub fn expire(now: u64, act: impl Fn(Due<'_>)) {
 
 /// The periodic timer of `v` has fired for `deadline_ns`: it is armed for the next tick, if the vCPU still runs.
 pub fn rearm_periodic(v: &Vcpu, deadline_ns: u64, now: u64) {
-    let period = v.periodic_ns.load(Ordering::Relaxed);
-    if period != 0 && v.loaded.load(Ordering::Relaxed) {
-        arm(v, Kind::Periodic, next_tick(deadline_ns, period, now));
+    let next = v.periodic.ticked(deadline_ns, now);
+    if let Some(next) = next.filter(|_| v.loaded.load(Ordering::Relaxed)) {
+        arm(v, Kind::Periodic, next);
     }
 }
 
@@ -262,22 +262,18 @@ pub fn rearm_periodic(v: &Vcpu, deadline_ns: u64, now: u64) {
 #[inline]
 #[must_use]
 pub fn resume_periodic(v: &Vcpu) -> bool {
-    let period = v.periodic_ns.load(Ordering::Relaxed);
-    period != 0 && resume_ticking(v, period)
+    v.periodic.is_on() && resume_ticking(v)
 }
 
-fn resume_ticking(v: &Vcpu, period: u64) -> bool {
-    let now = tsc::now_ns();
-    let due = v.periodic_due_ns.load(Ordering::Relaxed);
-    let next = if due <= now { next_tick(due, period, now) } else { due.min(now.saturating_add(period)) };
-    v.periodic_due_ns.store(next, Ordering::Relaxed);
-    arm(v, Kind::Periodic, next);
-    due <= now
+fn resume_ticking(v: &Vcpu) -> bool {
+    let resumed = v.periodic.resume(tsc::now_ns());
+    arm(v, Kind::Periodic, resumed.next_ns);
+    resumed.missed
 }
 
 /// `v` stops running: its periodic timer rests.
 pub fn pause_periodic(v: &Vcpu) {
-    if v.periodic_ns.load(Ordering::Relaxed) != 0 {
+    if v.periodic.is_on() {
         disarm(v, Kind::Periodic);
     }
 }

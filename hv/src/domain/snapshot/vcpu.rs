@@ -57,6 +57,8 @@ pub struct SavedVcpu {
     info: (u64, usize),
     nmi_pending: bool,
     periodic_ns: u64,
+    /// So long from then it was to tick, in ns.
+    periodic_left: u64,
     /// So long from then the single-shot timer was to fire, in ns.
     single_shot_left: Option<u64>,
 }
@@ -104,7 +106,8 @@ impl SavedVcpu {
             time_area: v.time_area.load(Ordering::Relaxed),
             info: (v.info_frame.load(Ordering::Acquire), v.info() as usize % PAGE_SIZE),
             nmi_pending: v.nmi_pending.load(Ordering::Relaxed),
-            periodic_ns: v.periodic_ns.load(Ordering::Relaxed),
+            periodic_ns: v.periodic.period_ns(),
+            periodic_left: v.periodic.left_ns(now),
             single_shot_left: timers::deadline(v, Kind::SingleShot).map(|at| at.saturating_sub(now)),
         })
     }
@@ -153,8 +156,7 @@ impl SavedVcpu {
         // What they hold is from then.
         v.stale_areas.store(stale::RUNSTATE | stale::TIME, Ordering::Relaxed);
         v.nmi_pending.store(self.nmi_pending, Ordering::Relaxed);
-        v.periodic_ns.store(self.periodic_ns, Ordering::Relaxed);
-        v.periodic_due_ns.store(now.saturating_add(self.periodic_ns), Ordering::Relaxed);
+        v.periodic.set(self.periodic_ns, now.saturating_add(self.periodic_left));
         if let Some(left) = self.single_shot_left {
             timers::arm(v, Kind::SingleShot, now.saturating_add(left));
         }
