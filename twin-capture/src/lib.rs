@@ -9,18 +9,10 @@ pub mod guest;
 pub mod initramfs;
 pub mod snapshot;
 
+pub use testbed::machine::DEVICES;
 pub use twin_kernel::{Error, Result};
 
 /// What `testbed` says went wrong.
 fn words(error: impl core::fmt::Display) -> Error {
     format!("{error:#}")
 }
-
-/// The devices of the emulator that make a driver bind, by driver name. The only place that knows drivers by name.
-pub const DEVICES: &[(&str, &str)] = &[
-    ("e1000", "e1000"),
-    ("e1000e", "e1000e"),
-    ("8139cp", "rtl8139"),
-    ("vmxnet3", "vmxnet3"),
-    ("virtio_net", "virtio-net-pci"),
-];

@@ -57,6 +57,15 @@ pub const IOMMU: &str = "intel-iommu,intremap=on";
 /// nothing, and the I/O APIC's interrupts are lost: native Linux stops with "timer doesn't work" there.
 pub const AMD_VI: &str = "amd-iommu,intremap=on,pt=off";
 
+/// The devices of QEMU's that make a driver bind of which a snapshot is taken, by the driver's name.
+pub const DEVICES: &[(&str, &str)] = &[
+    ("e1000", "e1000"),
+    ("e1000e", "e1000e"),
+    ("8139cp", "rtl8139"),
+    ("vmxnet3", "vmxnet3"),
+    ("virtio_net", "virtio-net-pci"),
+];
+
 /// The device that is called so: `vtd` or `amd-vi`; `None` for `none`.
 pub fn iommu_named(name: &str) -> Result<Option<&'static str>> {
     match name {
