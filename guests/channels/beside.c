@@ -52,8 +52,7 @@ static void other_cpu(void)
 		kick_rx(to);
 	}
 	has_stopped = true;
-	for (;;)
-		HC3(vcpu_op, VCPUOP_down, 1, 0);
+	go_down(1);
 }
 
 /* The child joins, gets broadcasts, and dies. */

@@ -61,3 +61,17 @@ void start_vcpu(u32 vcpu, void (*entry)(void), void *stack_top)
 	plain_context(&context, entry, stack_top);
 	bring_up(vcpu, &context);
 }
+
+void go_down(u32 vcpu)
+{
+	for (;;)
+		HC3(vcpu_op, VCPUOP_down, vcpu, 0);
+}
+
+void wait_until_down(u32 vcpu)
+{
+	while (HC3(vcpu_op, VCPUOP_is_up, vcpu, 0) == 1) {
+		HC1(sched_op, SCHEDOP_yield);
+		asm volatile("pause");
+	}
+}

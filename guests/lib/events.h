@@ -60,6 +60,9 @@ void plain_context(struct vcpu_context *context, void (*entry)(void), void *stac
 void need_vcpu(u32 vcpu);
 void bring_up(u32 vcpu, struct vcpu_context *context);
 void start_vcpu(u32 vcpu, void (*entry)(void), void *stack_top);
+/* For the vCPU itself; and for another one, which waits for that. */
+void go_down(u32 vcpu) __attribute__((noreturn));
+void wait_until_down(u32 vcpu);
 
 enum { SCHEDOP_yield, SCHEDOP_block, SCHEDOP_shutdown, SCHEDOP_poll };
 

@@ -29,8 +29,7 @@ static void pause_and_look(u32 who)
 static void __attribute__((noreturn)) second_entry(void)
 {
 	pause_and_look(1);
-	for (;;)
-		HC3(vcpu_op, VCPUOP_down, 1, 0);
+	go_down(1);
 }
 
 /* The domain makes requests that take a while: a GDT of 14 pages, which are looked through, and none. */
@@ -108,8 +107,7 @@ void test_main(void)
 	check(counts((u64 *)pages[2]), "the domain does not run");
 	start_vcpu(1, second_entry, pages[32]);
 	pause_and_look(0);
-	while (HC3(vcpu_op, VCPUOP_is_up, 1, 0) == 1)
-		HC1(sched_op, SCHEDOP_yield);
+	wait_until_down(1);
 	for (u32 who = 0; who < 2; who++) {
 		check(rounds[who] == ROUNDS, "vCPU %u: %lu rounds", who, rounds[who]);
 		check(refused[who] == 0, "vCPU %u: %lu requests were refused", who, refused[who]);

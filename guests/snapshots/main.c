@@ -520,8 +520,7 @@ static void __attribute__((noreturn)) meddles(void)
 		else
 			nr_others++;
 	}
-	for (;;)
-		HC3(vcpu_op, VCPUOP_down, 1, 0);
+	go_down(1);
 }
 
 /* It goes back in many executions of the call. Between two of them nobody changes what it counts on. */
@@ -540,8 +539,7 @@ static void changed_meanwhile(void)
 		HC1(sched_op, SCHEDOP_yield);
 	check(nr_let_through != before, "its vCPUs cannot be changed any more");
 	is_over = true;
-	while (HC3(vcpu_op, VCPUOP_is_up, 1, 0) == 1)
-		HC1(sched_op, SCHEDOP_yield);
+	wait_until_down(1);
 	printk("rolled back %u times: %lu contexts were refused meanwhile\n", n, nr_busy);
 	check(nr_busy != 0, "a vCPU of a domain on its way back could be changed, %lu times", nr_let_through);
 	check(nr_others == 0, "%lu results of setvcpucontext are strange", nr_others);
