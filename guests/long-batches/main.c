@@ -1,12 +1,12 @@
 /*
- * Lists of long hypercalls: an event that is due meanwhile comes after some of the work, not after all of it. (clock: instructions)
+ * Lists of long hypercalls: an event that is due meanwhile comes after some of the work, not after all of it. (cpus: 2) (clock: instructions)
  */
 #include "domains.h"
 #include "grants.h"
 
 const char test_name[] = "long-batches";
 
-enum { BATCH = 16, OPS = 14, TABLES = 56, UNDONE = 0x7777, NEVER = 99, FLUSH_CACHE = 12, COPY = 5, DECREASE = 1, POPULATE = 6, CHUNK = 512 };
+enum { BATCH = 16, OPS = 14, TABLES = 56, UNDONE = 0x7777, NEVER = 99, FLUSH_ALL = 10, FLUSH_CACHE = 12, COPY = 5, DECREASE = 1, POPULATE = 6, CHUNK = 512 };
 
 static volatile struct call {
 	u64 op, result, args[6];
@@ -193,6 +193,34 @@ static void log_of_writes(void)
 	check(domain_is_gone(OTHER), "it never goes");
 }
 
+static volatile bool other_runs, ends;
+
+/* QEMU's CPUs run one after the other where instructions are counted: who waits has to say so. */
+static void run_for_ever(void)
+{
+	while (!ends) {
+		other_runs = true;
+		asm volatile("pause");
+	}
+	go_down(1);
+}
+
+/* Flushes that another CPU is to do, too. */
+static void other_cpus(void)
+{
+	static u8 stack[4 * PAGE];
+	start_vcpu(1, run_for_ever, stack + sizeof(stack));
+	while (!other_runs)
+		asm volatile("pause");
+	for (u32 i = 0; i < OPS; i++)
+		ops[i] = (struct mmuext_op){ FLUSH_ALL, 0, 0, 0 };
+	each_does_ops();
+	is_interrupted(11, "other CPUs");
+	have_succeeded(0, "other CPUs");
+	ends = true;
+	wait_until_down(1);
+}
+
 void test_main(void)
 {
 	set_upcall();
@@ -214,5 +242,6 @@ void test_main(void)
 	/* Debian's hypervisor has no log for a PV domain. */
 	if (is_tandem())
 		log_of_writes();
+	other_cpus();
 	audit();
 }
