@@ -67,6 +67,8 @@ pub fn handle(vector: u8) {
 /// NMIs of the machine so far, and those of them that interrupted a twin's code.
 static NMIS: AtomicU64 = AtomicU64::new(0);
 static NMIS_IN_TWINS: AtomicU64 = AtomicU64::new(0);
+/// Those that interrupted a guest on a segment that was gone when it was to go on: entry.S counts them.
+pub static NMIS_THAT_FAULTED: AtomicU64 = AtomicU64::new(0);
 
 /// Handles an NMI: another CPU's panic, or the machine's complaint about memory or buses. It is told of the first, the second, the fourth and so on.
 pub fn nmi(regs: &CpuUserRegs, is_in_twin: bool) {
@@ -79,9 +81,10 @@ pub fn nmi(regs: &CpuUserRegs, is_in_twin: bool) {
         return;
     }
     let (cpu, reason, rip) = (this_cpu().cpu, port::inb(0x61), regs.rip);
+    let faulted = NMIS_THAT_FAULTED.load(Ordering::Relaxed);
     // It may have interrupted whoever holds the console's lock.
     console::print_unlocked(format_args!(
-        "Warning: CPU {cpu}: NMI of the machine, reason {reason:#x}, at {rip:#x}; {count} so far, {in_twins} of them in twins"
+        "Warning: CPU {cpu}: NMI of the machine, reason {reason:#x}, at {rip:#x}; {count} so far, {in_twins} of them in twins, {faulted} with no way back to their guest's segment"
     ));
 }
 

@@ -147,7 +147,7 @@ entry_db:
     jmp return_to_guest
 
 // NMI: on a stack of its own, because it comes at any instruction. The way back to ring 3 is an IRETQ that may fault, as another
-// vCPU may have taken away the descriptor of a segment that this one runs on; so it is the one whose fault is the guest's. What is
+// vCPU may have taken away the descriptor of a segment that this one runs on; such a fault is the guest's, and counted. What is
 // pending waits, as if there had been no NMI: NMIs stay blocked until that IRETQ, and it has to come soon.
 entry_nmi:
     SAVE_REGS
@@ -155,8 +155,14 @@ entry_nmi:
     test byte ptr [rsp + {CS}], 3
     jz from_hypervisor
     TRAP_FROM_GUEST_ELSEWHERE
-    xor eax, eax
-    jmp return_as_told
+    RESTORE_REGS
+    add rsp, 8
+24: iretq
+25: lock inc qword ptr [rip + {NMIS_THAT_FAULTED}]
+    jmp iret_fault
+.pushsection ex_table, "a"
+    .quad 24b, 25b
+.popsection
 
 // SYSCALL from ring 3, 64-bit code. Entered from: the per-CPU stub (idt.rs), which has stored rax in the ss slot and
 // the guest's rsp in the rsp slot. CPU state: rcx = guest rip, r11 = guest rflags, interrupts off, DF and AC clear.
@@ -457,7 +463,7 @@ return_as_told:
     .quad 3b, iret_fault
 .popsection
 
-// The IRETQ above faulted: the guest's cs, ss, rip or flags were not loadable. The exception handler resumed here with
+// The IRETQ above, or one of the shorter ways, faulted: the guest's cs, ss, rip or flags were not loadable. The exception handler resumed here with
 // the guest's general registers restored and rsp at the rip slot. Becomes the failsafe callback.
 iret_fault:
     push 0

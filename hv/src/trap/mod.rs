@@ -10,6 +10,7 @@ use crate::cpu::percpu::{CpuInfo, CPU_INFO_FROM_TOP, STACK_SIZE};
 use crate::domain::vcpu::offset;
 use crate::domain::Domain;
 use crate::hypercall::iret;
+use crate::irq;
 use crate::pv::TRAP_SYSCALL;
 use core::mem::offset_of;
 use hv_core::bounce;
@@ -79,6 +80,7 @@ core::arch::global_asm!(
     IOPL = const Rflags::IOPL.bits(),
     VM = const Rflags::VM.bits(),
     FIXED = const Rflags::FIXED.bits(),
+    NMIS_THAT_FAULTED = sym irq::NMIS_THAT_FAULTED,
     trap_from_guest = sym from_guest::trap_from_guest,
     page_fault_from_guest = sym from_guest::page_fault_from_guest,
     trap_from_hypervisor = sym from_guest::trap_from_hypervisor,

@@ -26,20 +26,39 @@ pub fn tests() -> Vec<Test> {
 
 fn twins(bed: &Bed) -> Result<String> {
     // The kernel's first, after a first twin.
-    let (said, _, in_twins) = interrupted(bed, "twins", "Frame audit")?;
-    ensure!(in_twins >= LEAST, "too few came while a twin ran: {said}");
-    Ok(said)
+    let told = interrupted(bed, "twins", "Frame audit")?;
+    ensure!(told.in_twins >= LEAST, "too few came while a twin ran: {}", told.said);
+    Ok(told.said)
 }
 
 fn segments(bed: &Bed) -> Result<String> {
-    let (said, count, _) = interrupted(bed, "vanishing-segments", "Test vanishing-segments")?;
-    ensure!(count >= LEAST, "too few came: {said}");
-    Ok(said)
+    let told = interrupted(bed, "vanishing-segments", "Test vanishing-segments")?;
+    ensure!(told.faulted >= LEAST, "too few came on a segment that was gone by then: {}", told.said);
+    Ok(told.said)
 }
 
-/// The test kernel `kernel` finds what it finds without NMIs, which come from a line on that has `begin` in it. What is said of the last that
-/// is told of, how many came up to it, and how many of them while a twin ran.
-fn interrupted(bed: &Bed, kernel: &str, begin: &str) -> Result<(String, u64, u64)> {
+/// What is said of the last NMI that is told of.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    said: String,
+    /// So many of those before it interrupted a twin.
+    in_twins: u64,
+    /// So many of those before it interrupted a guest on a segment that was gone when the guest was to go on.
+    faulted: u64,
+}
+
+impl Told {
+    /// "8 so far, 3 of them in twins, 2 with no way back to their guest's segment"
+    fn parse(said: &str) -> Result<Self> {
+        let number = |n: usize| said.split_whitespace().nth(n).and_then(|word| word.parse::<u64>().ok());
+        let in_twins = number(3).with_context(|| format!("no number of NMIs in twins: {said}"))?;
+        let faulted = number(8).with_context(|| format!("no number of NMIs on segments that were gone: {said}"))?;
+        Ok(Self { said: said.into(), in_twins, faulted })
+    }
+}
+
+/// The test kernel `kernel` finds what it finds without NMIs, which come from a line on that has `begin` in it.
+fn interrupted(bed: &Bed, kernel: &str, begin: &str) -> Result<Told> {
     let guest = guests::named(kernel)?;
     let mut machine = guest.machine(&bed.hypervisor, Wishes::default())?;
     machine.name = format!("nmis-{kernel}");
@@ -66,10 +85,17 @@ fn interrupted(bed: &Bed, kernel: &str, begin: &str) -> Result<(String, u64, u64
     let complaints = guests::complaints(&outcome.lines).unwrap_or_default();
     ensure!(verdict == Verdict::Success, "{}: {complaints} (log {})", verdict.word(), outcome.log.display());
     let told = outcome.lines.iter().rev().find(|line| line.contains("NMI of the machine")).context("no NMI came")?;
-    let said = told.split_once("; ").map_or("", |(_, said)| said.trim());
-    // "8 so far, 3 of them in twins"
-    let number = |n: usize| said.split_whitespace().nth(n).and_then(|word| word.parse::<u64>().ok());
-    let count = number(0).with_context(|| format!("no number of NMIs: {said}"))?;
-    let in_twins = number(3).with_context(|| format!("no number of NMIs in twins: {said}"))?;
-    Ok((said.into(), count, in_twins))
+    Told::parse(told.split_once("; ").map_or("", |(_, said)| said.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nmis_that_met_nothing_of_interest_are_not_counted() {
+        let said = "64 so far, 3 of them in twins, 2 with no way back to their guest's segment";
+        assert_eq!(Told::parse(said).unwrap(), Told { said: said.into(), in_twins: 3, faulted: 2 });
+        assert!(Told::parse("64 so far, 3 of them in twins").is_err());
+    }
 }
