@@ -17,6 +17,11 @@ const PARTITIONS: [(u64, u64); 3] = [(MIB, 16 * MIB), (17 * MIB, 16 * MIB), (33 
 /// Bytes of a block of `diskload`.
 const BLOCK: usize = 4096;
 
+/// Where on the medium the blocks lie that `diskload` writes to a partition (from 1) after the first `first_mib`, in blocks.
+pub fn first_block(partition: usize, first_mib: u64) -> u64 {
+    (PARTITIONS[partition - 1].0 + first_mib * MIB) / BLOCK as u64
+}
+
 /// Makes it, with empty partitions and an empty file system in the last one.
 pub fn make(path: &Path) -> Result<()> {
     let (start, length) = PARTITIONS[2];

@@ -1,5 +1,6 @@
 //! A virtual machine to boot: what is in it and how QEMU is told so.
 
+pub mod commands;
 mod process;
 mod qemu;
 mod qmp;
@@ -128,7 +129,7 @@ pub struct Machine {
     pub timeout_s: u64,
     /// The QEMU that it runs in.
     pub qemu: Qemu,
-    /// QEMU says what drivers ask of its devices that makes no sense ([`Running::errors`]).
+    /// QEMU says what drivers ask of its devices that makes no sense ([`Running::errors`]), and of commands of AHCI what they were ([`commands`]).
     pub tells_misuse: bool,
 }
 
@@ -202,7 +203,7 @@ impl Machine {
             add(&["-cpu", &model]);
         }
         if self.tells_misuse {
-            add(&["-d", "guest_errors"]);
+            add(&["-d", "guest_errors", "-trace", commands::EVENT]);
         }
         for device in &self.devices {
             add(&["-device", device]);

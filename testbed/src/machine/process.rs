@@ -1,6 +1,6 @@
 //! A running QEMU: its serial console line by line, its time limit, how it ended.
 
-use super::{qmp, stuck, Hypervisor, Machine};
+use super::{commands, qmp, stuck, Hypervisor, Machine};
 use crate::host;
 use anyhow::{ensure, Context, Result};
 use std::collections::BTreeSet;
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How a machine's run ended.
@@ -89,6 +90,8 @@ pub struct Running {
     limit: Duration,
     log: PathBuf,
     errors: PathBuf,
+    /// Who writes that file, if that is not QEMU itself.
+    sieve: Option<JoinHandle<()>>,
     sockets: Vec<PathBuf>,
 }
 
@@ -106,9 +109,13 @@ impl Running {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(File::create(&errors)?)
+            .stderr(if machine.tells_misuse { Stdio::piped() } else { File::create(&errors)?.into() })
             .spawn()
             .context("cannot start QEMU")?;
+        let sieve = match child.stderr.take() {
+            Some(said) => Some(commands::keep(said, File::create(&errors)?)),
+            None => None,
+        };
         let serial = child.stdout.take().context("QEMU has no output")?;
         let lines = read_lines(serial, File::create(&log)?);
         Ok(Self {
@@ -126,6 +133,7 @@ impl Running {
             limit: Duration::from_secs(machine.timeout_s),
             log,
             errors,
+            sieve,
             sockets: vec![control],
         })
     }
@@ -193,6 +201,7 @@ impl Running {
             Ok(qmp::Shutdown::PowerOff) => Ending::PowerOff,
             Ok(qmp::Shutdown::Reset) => Ending::Reset,
             _ => {
+                let _ = self.sieve.take().map(JoinHandle::join);
                 let said = std::fs::read_to_string(&self.errors).unwrap_or_default();
                 Ending::Broken(format!("{status}: {}", said.trim()))
             }

@@ -19,6 +19,10 @@ const DEATH_S: u64 = 120;
 /// Each comes in turn. After `destroyed` another one has to boot, which takes as long as all the others together.
 const CAUSES: &str = "panic:destroyed/4:wedged:wild";
 
+/// Mebibytes that each of two guests writes blocks to; and by which partition, and behind how many others.
+const MIB: u64 = 8;
+const HALVES: [(usize, u64, &str); 2] = [(1, 0, "u1"), (2, MIB, "u2")];
+
 /// What the hypervisor says of damaged kernels, of their devices and of their drivers' twins.
 const DAMAGED: &[&str] = &["was stopped", "accesses were stopped", "crashed", "is disabled"];
 
@@ -80,7 +84,6 @@ fn died(outcome: &Outcome) -> Result<&str> {
 /// Blocks of two guests and files of a third, on one medium behind this controller, which the host looks at afterwards. A driver whose instructions are damaged may write other bytes
 /// than it was told before it dies, as nobody notices. One whose memory is damaged may answer a write that its controller has refused, and only that ([`Record`]).
 fn of_disks(bed: &Bed, device: &'static str, name: &str) -> Result<String> {
-    const MIB: u64 = 8;
     let peer = Peer::start(name)?;
     let checks = format!("{device}:turns:vm:*:{CAUSES}:dma:killed/2");
     let mut machine = machine_for(bed, name, &checks, "e1000e", &peer)?;
@@ -89,7 +92,8 @@ fn of_disks(bed: &Bed, device: &'static str, name: &str) -> Result<String> {
     machine.disks = vec![Disk { device, file: file.clone(), writable: true }];
     machine.tells_misuse = true;
     let running = machine.start()?;
-    let mut record = Record::of(running.errors());
+    let guests = HALVES.map(|(partition, first_mib, guest)| (guest, medium::first_block(partition, first_mib)));
+    let mut record = Record::of(running.errors(), guests.into());
     let outcome = running.finish(|line| {
         record.hears(line);
         false
@@ -97,10 +101,10 @@ fn of_disks(bed: &Bed, device: &'static str, name: &str) -> Result<String> {
     let refused = record.verdict();
     let said = judge_but(bed, &outcome, DAMAGED).with_context(|| record.to_string())?;
     let refused = refused?;
-    for (partition, guest) in [(1, "u1"), (2, "u2")] {
+    for (partition, first_mib, guest) in HALVES {
         let sum = outcome.report(&format!("medium {guest}")).and_then(|report| field(report, "sum"));
         let sum = u64::from_str_radix(sum.with_context(|| format!("{guest} says no sum"))?, 16)?;
-        medium::verify_blocks(&file, partition, (partition as u64 - 1) * MIB, MIB, sum)?;
+        medium::verify_blocks(&file, partition, first_mib, MIB, sum)?;
     }
     let files = outcome.lines.iter().filter_map(|l| file_of(l)).collect::<Vec<_>>();
     ensure!(!files.is_empty(), "u3 says no file");
