@@ -118,3 +118,61 @@ fn file_of(line: &str) -> Option<(u64, u64)> {
     let (name, generation) = line.split_once("TANDEM: medium file ")?.1.trim().split_once(' ')?;
     Some((name.parse().ok()?, generation.parse().ok()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// What `is_undone_only` of `images/xen/tests/many-deaths.sh` says, twice, and comes to, if these guests' loads have said this, and others do not answer.
+    fn undone_only(loads: &[(&str, &str)]) -> String {
+        let script = include_str!("../../../images/xen/tests/many-deaths.sh");
+        let start = script.find("\nis_undone_only() {\n").unwrap();
+        let function = script[start..].split_inclusive("\n}\n").next().unwrap();
+        let thread = std::thread::current().id();
+        let dir = host::target("logs").unwrap().join(format!("deaths.{}.{thread:?}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for (guest, load) in loads {
+            std::fs::write(dir.join(guest), load).unwrap();
+        }
+        let around = format!(
+            "guests='u1 u2 u3'; declare -A known; say() {{ echo \"$*\"; }}; tells() {{ :; }}
+            in_guest() {{ local load=\"{0}/$1\"; shift 2; [ -e \"$load\" ] || {{ echo 'no answer'; return 2; }}; eval \"${{*/\\/tmp\\/load/'$load'}}\"; }}",
+            dir.display()
+        );
+        let text = format!("{around}\n{function}\nis_undone_only; echo $?; is_undone_only; echo $?");
+        let said = host::output(Command::new("bash").args(["-c", &text])).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        said
+    }
+
+    const UNDONE: &str = "gap 3 40\nwrong 612 at 9: of write 4 0 bytes are right, it is write 3 of block 612, of which 4 is the last\nbins 1\n";
+
+    #[test]
+    fn a_block_that_is_undone_is_said_once() {
+        let said = undone_only(&[("u1", UNDONE), ("u2", &UNDONE.replace("612", "7").repeat(2)), ("u3", "gap 1 60\n")]);
+        let expected =
+            ["undone u1 612 4 holds 3 of 612", "undone u2 7 4 holds 3 of 7", "undone u2 7 4 holds 3 of 7", "0", "0"];
+        assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+        assert_eq!(undone_only(&[("u1", ""), ("u2", ""), ("u3", "")]), "0\n0\n");
+    }
+
+    #[test]
+    fn what_is_not_said_or_is_something_else_is_not_undone() {
+        let ends = |loads: &[(&str, &str)]| undone_only(loads).lines().filter(|line| *line == "1").count();
+        // Who does not answer may have found anything.
+        assert_eq!(ends(&[("u2", ""), ("u3", "")]), 2);
+        assert_eq!(ends(&[("u1", UNDONE), ("u2", "")]), 2);
+        // It begins as another write, or as none; a request failed; a file of the third one's.
+        for (guest, load) in [
+            ("u1", UNDONE.replace("it is write", "it begins as write")),
+            ("u1", "wrong 612 at 9: of write 4 0 bytes are right, it begins with 0000000000000000\n".into()),
+            ("u2", "error 612\n".into()),
+            ("u3", "wrong 3\n".into()),
+        ] {
+            let others = ["u1", "u2", "u3"].into_iter().filter(|name| *name != guest).map(|name| (name, ""));
+            let loads = others.chain([(guest, load.as_str())]).collect::<Vec<_>>();
+            assert_eq!(ends(&loads), 2, "{load}");
+        }
+    }
+}
