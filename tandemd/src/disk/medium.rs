@@ -12,7 +12,7 @@ const DISCARD: &str = "feature-discard";
 const GRANULARITY: &str = "discard-granularity";
 const ALIGNMENT: &str = "discard-alignment";
 const SECURE: &str = "discard-secure";
-const SECTORS: &str = "sectors";
+pub const SECTORS: &str = "sectors";
 const INFO: &str = "info";
 const SECTOR_SIZE: &str = "sector-size";
 const PHYSICAL: &str = "physical-sector-size";
@@ -34,6 +34,7 @@ const BAD_SIZE: &str = "a size of sectors that cannot be";
 const BAD_NUMBER: &str = "a number of sectors that cannot be";
 /// What can be, and is not what was said before.
 pub const OTHER_SIZE: &str = "another size than the guest was told";
+pub const LARGER: &str = "a larger size than the guest was told, and where it looks may be another medium by now";
 
 impl Medium {
     /// By what is said of each of these keys. The inner error: what of that cannot be. What it may be without is left out then.
@@ -55,10 +56,19 @@ impl Medium {
         Ok(Self::of(numbers))
     }
 
-    /// Whether this may be the medium of which the other was said. What it can do besides is said with each request's answer.
-    pub fn has_size_of(&self, other: &Self) -> bool {
-        let size = |of: &Self| (of.0.get(SECTORS).copied(), of.0.get(SECTOR_SIZE).copied().unwrap_or(UNIT));
-        size(self) == size(other)
+    /// By how much it has grown if this may be the medium of which the other was said. `None`: it is another one. What it can do besides is said with
+    /// each request's answer.
+    pub fn growth_since(&self, told: &Self) -> Option<u64> {
+        let size = |of: &Self| of.0.get(SECTOR_SIZE).copied().unwrap_or(UNIT);
+        if size(self) != size(told) {
+            return None;
+        }
+        self.sectors().checked_sub(told.sectors())
+    }
+
+    /// Of 512 bytes, whatever its own have.
+    pub fn sectors(&self) -> u64 {
+        self.0.get(SECTORS).copied().unwrap_or(0)
     }
 
     fn of(mut numbers: BTreeMap<&'static str, u64>) -> Result<Self, &'static str> {
@@ -134,11 +144,12 @@ mod tests {
         let of = |said: &[(&'static str, u64)]| Medium::of(said.iter().copied().collect()).unwrap();
         let usual = of(&[(SECTORS, 4096), (FLUSH, 1)]);
         for same in [&[(SECTORS, 4096)][..], &[(SECTORS, 4096), (SECTOR_SIZE, 512), (DISCARD, 1)]] {
-            assert!(of(same).has_size_of(&usual) && usual.has_size_of(&of(same)), "{same:?}");
+            assert_eq!((of(same).growth_since(&usual), usual.growth_since(&of(same))), (Some(0), Some(0)), "{same:?}");
         }
-        for other in [&[(SECTORS, 4095)][..], &[(SECTORS, 4097)], &[(SECTORS, 4096), (SECTOR_SIZE, 4096)]] {
-            assert!(!of(other).has_size_of(&usual) && !usual.has_size_of(&of(other)), "{other:?}");
+        for other in [&[(SECTORS, 4095)][..], &[(SECTORS, 8192), (SECTOR_SIZE, 4096)]] {
+            assert_eq!(of(other).growth_since(&usual), None, "{other:?}");
         }
+        assert_eq!(of(&[(SECTORS, 4104)]).growth_since(&usual), Some(8));
     }
 
     #[test]

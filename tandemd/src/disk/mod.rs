@@ -6,6 +6,7 @@
 mod ahead;
 mod device;
 mod medium;
+mod target;
 #[cfg(test)]
 mod tests;
 mod told;

@@ -178,10 +178,14 @@ impl Store for Shared {
                     self.0.borrow_mut().set(path, value);
                 }
                 Change::Make { .. } => {}
-                // What a script does that looks again.
                 Change::Repeat(path) => {
                     let far = path.strip_suffix("/state").expect("a state");
-                    self.0.borrow_mut().set(&format!("{far}/physical-device"), "103:0");
+                    let state = self.0.borrow().get(path).expect("it is there").to_string();
+                    self.0.borrow_mut().set(path, &state);
+                    // What a script does that looks again.
+                    if far != BACK {
+                        self.0.borrow_mut().set(&format!("{far}/physical-device"), "103:0");
+                    }
                 }
                 Change::Remove(path) | Change::Clear(path) => {
                     self.0.borrow_mut().nodes.retain(|node, _| node != path && !node.starts_with(&format!("{path}/")))
@@ -437,17 +441,22 @@ fn a_guest_is_connected_to_no_medium_that_cannot_be() {
 
 #[test]
 fn a_guest_keeps_its_medium_and_gets_no_other_one() {
-    let others = [[("sectors", "4095")], [("sectors", "8192")], [("sector-size", "4096")]];
+    let others = [
+        ([("sectors", "4095")], medium::OTHER_SIZE),
+        ([("sectors", "8192")], medium::LARGER),
+        ([("sector-size", "4096")], medium::OTHER_SIZE),
+    ];
     let mut bench = Bench::new();
     bench.world().create_driver(10);
     bench.run();
-    for (domain, other) in (11..).step_by(2).zip(others) {
+    for (domain, (other, why)) in (11..).step_by(2).zip(others) {
         bench.world().destroy_driver(domain - 1);
         bench.world().medium = other.into();
         bench.world().create_driver(domain);
         bench.run();
         assert_eq!(bench.back(), Some(DISK_NO_BACK), "{other:?}");
-        assert_eq!(bench.service.bad_media.values().collect::<Vec<_>>(), [&medium::OTHER_SIZE]);
+        assert_eq!(bench.service.bad_media.values().collect::<Vec<_>>(), [&why]);
+        assert_eq!(bench.world().get(&format!("{BACK}/sectors")), Some("4096"));
         assert!(bench.world().ports.len() <= 1);
         // The same domain, if it finds the right one after all; or the next.
         bench.world().medium = vec![("sector-size", "512"), ("feature-flush-cache", "0")];
@@ -459,6 +468,32 @@ fn a_guest_keeps_its_medium_and_gets_no_other_one() {
         assert_eq!((bench.back(), bench.service.bad_media.len()), (Some(domain + 1), 0));
     }
     assert_eq!(bench.world().shown, ["1", "2", "4"]);
+}
+
+#[test]
+fn a_guest_keeps_a_medium_that_has_grown_if_its_target_names_it_and_is_told_of_its_size() {
+    let mut bench = Bench::new();
+    bench.world().set(&format!("{BACK}/params"), "/dev/vg/u1");
+    bench.world().create_driver(10);
+    bench.run();
+    bench.world().destroy_driver(10);
+    bench.world().medium = vec![("sectors", "8192")];
+    bench.world().create_driver(11);
+    bench.run();
+    assert_eq!((bench.back(), bench.world().get(&format!("{BACK}/sectors"))), (Some(11), Some("8192")));
+    // Once, by its state.
+    assert_eq!(bench.world().shown, ["1", "2", "4", "4"]);
+    let grown = |line: &&String| line.contains("its medium has grown, to 8192 sectors");
+    assert_eq!(bench.service.lines.said.iter().filter(grown).count(), 1, "{:?}", bench.service.lines.said);
+    // What it has been told of is there no more.
+    for (domain, other) in [(11, [("sectors", "8191")]), (12, [("sector-size", "4096")])] {
+        bench.world().destroy_driver(domain);
+        bench.world().medium = other.into();
+        bench.world().create_driver(domain + 1);
+        bench.run();
+        assert_eq!((bench.back(), bench.world().get(&format!("{BACK}/sectors"))), (Some(DISK_NO_BACK), Some("8192")));
+    }
+    assert_eq!(bench.world().shown.len(), 4);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a disk's two ends are told: the driver domain's back end, of the medium that it is to serve; and the guest, of what that can do.
 
 use super::medium::{self, Medium};
+use super::target::names_its_medium;
 use super::{front, state, Device, DiskService, Disks, Far};
 use crate::service::name_of;
 use crate::store::{Change, Store};
@@ -73,16 +74,22 @@ impl DiskService {
     }
 
     /// What the back end says of its medium. `None`: that cannot be, or is not what the guest was told when it was connected: its disk is another one,
-    /// and what the guest writes would be lost there, with what lies there. That is said once, and the back end begins again.
+    /// and what the guest writes would be lost there, with what lies there. That is said once, and the back end begins again. One that has grown may be
+    /// the same: the guest is told.
     pub(super) fn medium(&mut self, device: Device, far: &Far, store: &mut impl Store) -> Result<Option<Medium>> {
         let mut said_at =
             |place: &str, keys: &[&'static str]| Medium::read(keys, |key| store.read(&format!("{place}/{key}")));
         let medium = if self.connected.contains_key(&device) {
             // Only domain 0 writes what guests are told. The rest is not asked for: a guest waits.
             let told = said_at(&self.back(device), medium::SIZE)?;
-            let is_told = |medium: &Medium| told.is_ok_and(|told| medium.has_size_of(&told));
             let medium = said_at(&far.far, medium::SIZE)?;
-            medium.and_then(|medium| if is_told(&medium) { Ok(medium) } else { Err(medium::OTHER_SIZE) })
+            match medium.map(|medium| (told.ok().and_then(|told| medium.growth_since(&told)), medium)) {
+                Ok((Some(0), medium)) => Ok(medium),
+                Ok((Some(_), medium)) if self.tell_growth(device, &medium, store)? => Ok(medium),
+                Ok((Some(_), _)) => Err(medium::LARGER),
+                Ok((None, _)) => Err(medium::OTHER_SIZE),
+                Err(why) => Err(why),
+            }
         } else {
             said_at(&far.far, medium::ALL)?
         };
@@ -99,6 +106,19 @@ impl DiskService {
         let connected = Change::Write(format!("{}/state", far.near), state::CONNECTED.to_string());
         store.change(&format!("{}/backend", far.near), &[connected])?;
         Ok(None)
+    }
+
+    /// The guest is told that its medium is larger, as a stock back end does that: with its state once more, for which stock front ends look at the size
+    /// again. `false`: it may be another one.
+    fn tell_growth(&mut self, device: Device, medium: &Medium, store: &mut impl Store) -> Result<bool> {
+        let path = self.back(device);
+        if !store.read(&format!("{path}/params"))?.is_some_and(|target| names_its_medium(&target)) {
+            return Ok(false);
+        }
+        let sectors = Change::Write(format!("{path}/{}", medium::SECTORS), medium.sectors().to_string());
+        store.change(&format!("{path}/frontend"), &[sectors, Change::Repeat(format!("{path}/state"))])?;
+        self.say(device, &format!("its medium has grown, to {} sectors of 512 bytes", medium.sectors()));
+        Ok(true)
     }
 
     /// The guest's directory says what the medium is, and the hypervisor takes up the guest's ring. In this order: to one whose ring is taken up only the
