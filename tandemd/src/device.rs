@@ -5,10 +5,11 @@
 //! has written its keys, 4 connected, 5 closing, 6 closed.
 
 use channel::vif::features::{max_queues, Choice, QueueKeys};
+use serde::{Deserialize, Serialize};
 use xen_abi::channel_op as op;
 
 /// A guest's interface, by the guest's domid and the number of its device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Device {
     /// Domid of the guest.
     pub guest: u16,

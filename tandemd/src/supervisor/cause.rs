@@ -3,6 +3,7 @@
 use super::look::Look;
 use super::settings::Settings;
 use super::words::Words;
+use crate::device::Device;
 use std::time::Duration;
 
 /// Why an instance had to go.
@@ -29,6 +30,7 @@ pub enum Cause {
     NotConnected,
     NotBooted,
     NothingCame { within: Duration },
+    LeavesDisk { which: Device, within: Duration },
     Restart,
     Upgrade,
     Park,
@@ -58,6 +60,7 @@ impl Cause {
             Self::NotProbed => "not-probed",
             Self::NotConnected => "not-connected",
             Self::NothingCame { .. } => "nothing-came",
+            Self::LeavesDisk { .. } => "leaves-disk",
             Self::Restart => "restart",
             Self::Upgrade => "upgrade",
             Self::Park => "park",
@@ -105,6 +108,10 @@ impl Cause {
             Self::NothingCame { within } => {
                 format!("nothing has come by it within {} s, as it should", within.as_secs())
             }
+            Self::LeavesDisk { which: Device { guest, number }, within } => format!(
+                "vbd {number} of domain {guest}, which the old one served, is not served within {} s",
+                within.as_secs()
+            ),
             Self::Restart => "it is to be restarted".into(),
             Self::Upgrade => "one of another image is to take its place".into(),
             Self::Park => "it is to be parked".into(),

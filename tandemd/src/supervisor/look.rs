@@ -1,6 +1,7 @@
 //! What the machine sees and does: a look at everything, and acts.
 
 use super::health::{Beat, Queue};
+use crate::device::Device;
 use std::time::Duration;
 
 /// The domain of the driver domain's name.
@@ -93,6 +94,10 @@ pub struct Look {
     pub is_clearing: bool,
     /// The way out, or the way to guests' disks, if it is that domain's.
     pub way: Option<Way>,
+    /// Guests' disks that it serves; and those that nobody serves, for which guests wait.
+    pub disks: Vec<Device>,
+    /// See `disks`.
+    pub disks_without: Vec<Device>,
     /// All devices of its configuration are in the machine.
     pub has_devices: bool,
     /// The service's own domain is there, to which its interface has to be connected.

@@ -1,6 +1,7 @@
 //! What is remembered of a driver domain while no daemon runs: `/var/lib/tandem/SERVICE.toml`.
 
 use super::words;
+use crate::device::Device;
 use anyhow::{Context, Result};
 use control::Image;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,8 @@ pub struct Upgrade {
     pub had_come: bool,
     /// All its devices were turned on then.
     pub was_probed: bool,
+    /// Guests' disks that it served then.
+    pub disks: Vec<Device>,
 }
 
 /// How far an upgrade has come.
@@ -300,7 +303,8 @@ mod tests {
         record.count("panicked");
         record.under_way = Some(TimeLine::new("panicked", Duration::from_secs(3)));
         record.image.kernel = Some("/boot/kept".into());
-        record.upgrade = Some(Upgrade { stage: Stage::Takes, domain: Some(8), ..Upgrade::default() });
+        let disks = vec![Device { guest: 7, number: 51712 }, Device { guest: 9, number: 51728 }];
+        record.upgrade = Some(Upgrade { stage: Stage::Takes, domain: Some(8), disks, ..Upgrade::default() });
         record.write(&path).unwrap();
         assert_eq!(Record::read(&path, "one").unwrap(), record);
         let later = Record::read(&path, "two").unwrap();

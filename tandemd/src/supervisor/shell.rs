@@ -8,6 +8,7 @@ use super::settings::{Answers, Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, ours, pci, standby, Record, BUSY};
 use crate::config::Kind;
+use crate::device::Device;
 use crate::hypercall::{disks_of, Hypervisor, News, Switches};
 use crate::service::name_of;
 use crate::store::{Client, Event, Kept, Store};
@@ -310,11 +311,19 @@ impl Shell {
             Some(domain) => self.has_all(domain.id)?,
             None => false,
         };
+        let all = match (self.served, self.kind) {
+            (Some(served), Kind::Disk) if domain.is_some() => {
+                disks_of(&mut self.hypervisor, served).context("the list of disks")?
+            }
+            _ => Vec::new(),
+        };
         let way = match (&domain, self.kind) {
             (Some(domain), Kind::Net) => self.way_of(domain.id)?,
-            (Some(domain), Kind::Disk) => self.way_to_disks(domain, has_all)?,
+            (Some(domain), Kind::Disk) => self.way_to_disks(domain, has_all, &all)?,
             (None, _) => None,
         };
+        let of = |back: Option<u16>| all.iter().filter(move |disk| Some(disk.back) == back).map(device_of).collect();
+        let (disks, disks_without) = (of(domain.as_ref().map(|d| d.id)), of(Some(op::DISK_NO_BACK)));
         if let (Some(domain), Some(_)) = (&domain, &way) {
             self.used = Some(domain.id);
         }
@@ -361,6 +370,8 @@ impl Shell {
             snapshots,
             is_clearing,
             way,
+            disks,
+            disks_without,
             has_devices,
             is_served,
             errand,
@@ -518,9 +529,10 @@ impl Shell {
     }
 
     /// The way to the service's disks, if it is by this domain: it is the back end of one, or could be and none waits for it.
-    fn way_to_disks(&mut self, domain: &Domain, has_all: bool) -> Result<Option<Way>> {
-        let Some(served) = self.served else { return Ok(None) };
-        let all = disks_of(&mut self.hypervisor, served).context("the list of disks")?;
+    fn way_to_disks(&mut self, domain: &Domain, has_all: bool, all: &[ChannelDiskStatus]) -> Result<Option<Way>> {
+        if self.served.is_none() {
+            return Ok(None);
+        }
         let answered = |disk: &ChannelDiskStatus| disk.reads + disk.writes + disk.flushes + disk.discards + disk.errors;
         let count: u64 = all.iter().map(answered).sum();
         let own: Vec<&ChannelDiskStatus> = all.iter().filter(|disk| disk.back == domain.id).collect();
@@ -632,6 +644,11 @@ impl Shell {
         let is_of_use = |state| [op::SNAPSHOT_READY, op::SNAPSHOT_ROLLING_BACK].contains(&state);
         of.into_iter().filter(|id| self.hypervisor.snapshot(*id).is_ok_and(|told| is_of_use(told.state))).collect()
     }
+}
+
+/// Whose it is.
+fn device_of(disk: &ChannelDiskStatus) -> Device {
+    Device { guest: disk.guest, number: disk.device }
 }
 
 /// Where a driver domain may say that its link is "down", and that it is "up".

@@ -3,8 +3,8 @@
 //! One of the new image is created beside the old one, without devices, and has to boot. Then it takes the place as one that waits does;
 //! where that is not possible, of disks whose driver domains get their devices at their start, it goes again, and the old one is replaced by one of the new
 //! image. It has proven itself
-//! when its recovery is complete, for which something has to come by it if something did by the old one while the new one booted. What fails before is
-//! refused, and the old image is what counts.
+//! when its recovery is complete, for which something has to come by it if something did by the old one while the new one booted, and each guest's disk that
+//! the old one served has to be served. What fails before is refused, and the old image is what counts.
 
 use super::super::boot::Seen;
 use super::super::cause::Cause;
@@ -12,6 +12,7 @@ use super::super::look::{Act, Domain, Errand, Look};
 use super::super::record::{Stage, Upgrade};
 use super::super::standby::is_usable;
 use super::{Machine, Phase};
+use crate::device::Device;
 use control::Image;
 use std::time::Duration;
 
@@ -199,6 +200,7 @@ impl Machine {
             // It may be another one by now, of which less came.
             upgrade.had_come = look.way.is_some_and(|way| way.came > 0 && way.came != upgrade.came);
             upgrade.was_probed = look.is_probed;
+            upgrade.disks.clone_from(&look.disks);
         }
         self.fail(Cause::Upgrade, Some(domain), look)
     }
@@ -218,6 +220,13 @@ impl Machine {
     pub(super) fn is_missed(&self) -> bool {
         let asks = self.words.out.is_none();
         self.taking().is_some_and(|upgrade| asks || upgrade.had_come)
+    }
+
+    /// A guest's disk that the old one served and that nobody serves any more: one that finds only some of the media would keep the others' guests waiting
+    /// for good.
+    pub(super) fn left_disk(&self, look: &Look) -> Option<Device> {
+        let served = &self.taking()?.disks;
+        look.disks_without.iter().find(|disk| served.contains(disk)).copied()
     }
 
     /// One of the new image is of use only when its drivers have turned its devices on, as those of the old one had: not everybody has a driver for each.

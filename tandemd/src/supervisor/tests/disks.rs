@@ -7,6 +7,8 @@ use super::super::record::Record;
 use super::super::settings::Settings;
 use super::super::words;
 use super::world::{new, settings, Does, World};
+use crate::device::Device;
+use control::Image;
 use std::time::Duration;
 use xen_abi::sched as reason;
 
@@ -189,6 +191,44 @@ fn one_of_disks_is_tried_goes_and_is_started_of_the_new_image() {
     assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), way: None, ..idle(10) }), None);
     assert_eq!(machine.next(&idle(11)), None);
     assert_eq!((machine.record.upgrades, &machine.record.image, machine.record.refused.as_str()), (1, &new(), ""));
+}
+
+/// One of a new image finds only some of the media.
+#[test]
+fn an_image_that_leaves_a_guest_without_its_disk_is_refused() {
+    let disk = |guest| Device { guest, number: 51712 };
+    let idle = |seconds| disks_look(seconds, Way { is_idle: true, ..Way::default() });
+    // What one of the new image does not serve, of what the old one served: a guest that waited before, or has gone, is none of that.
+    let upgraded = |disks_without: Vec<Device>, began: u64| {
+        let mut machine = disks_machine();
+        machine.upgrade(new(), false, &idle(2)).unwrap();
+        assert_eq!(machine.next(&idle(3)), Some(Act::CreateCandidate));
+        let booted = |at_s, run_ms| {
+            let beat = Beat { upcalls: 1, run: Duration::from_millis(run_ms), ..Beat::default() };
+            Look { candidate: Some(Domain { id: 6, beats: vec![beat], ..Domain::default() }), ..idle(at_s) }
+        };
+        assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), ..booted(4, 900) }), None);
+        assert_eq!(machine.next(&booted(7, 1000)), Some(Act::Dismiss(6)));
+        let served = Look { disks: vec![disk(7), disk(8)], disks_without: vec![disk(9)], ..idle(8) };
+        assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), ..served.clone() }), Some(Act::Quarantine(5)));
+        assert_eq!(machine.next(&served), Some(Act::Destroy(5)));
+        // The next daemon knows it, too.
+        let mut machine = Machine::new(settings(), &words::DISK, machine.record);
+        let gone = Look { domain: None, way: None, ..idle(9) };
+        assert_eq!((machine.next(&gone), machine.next(&gone)), (None, Some(Act::Create)));
+        let created =
+            Look { errand: Errand::Done(Ok(())), way: None, disks_without: vec![disk(7), disk(8)], ..idle(10) };
+        assert_eq!(machine.next(&created), None);
+        let now = |seconds| Look { disks: vec![disk(8)], disks_without: disks_without.clone(), ..idle(seconds) };
+        let acts = (began..began + 59).find_map(|seconds| machine.next(&now(seconds)));
+        assert_eq!(acts, None);
+        let acts = machine.next(&now(began + 60));
+        (acts, machine.record.upgrades, machine.record.image.clone(), machine.record.refused)
+    };
+    assert_eq!(upgraded(vec![disk(9)], 11), (None, 1, new(), String::new()));
+    let (act, upgrades, image, refused) = upgraded(vec![disk(9), disk(7)], 11);
+    assert_eq!((act, upgrades, image), (Some(Act::Quarantine(5)), 1, Image::default()));
+    assert_eq!(refused, "of the new one: vbd 51712 of domain 7, which the old one served, is not served within 60 s");
 }
 
 #[test]

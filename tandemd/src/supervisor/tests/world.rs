@@ -382,6 +382,8 @@ impl World {
             snapshots: self.all().filter(|d| d.is_noted).map(|d| d.id).collect(),
             is_clearing: !self.aside.is_empty(),
             way,
+            disks: Vec::new(),
+            disks_without: Vec::new(),
             has_devices: self.has_devices,
             is_served: true,
             errand,
