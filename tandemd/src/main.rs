@@ -11,6 +11,8 @@ mod device;
 mod disk;
 mod domain;
 mod domains;
+#[cfg(test)]
+mod fake_store;
 mod hypercall;
 mod kernel;
 mod list;

@@ -3,9 +3,8 @@
 mod lives;
 
 use super::*;
+use crate::fake_store::{Asked, Nodes};
 use crate::hypercall::DiskList;
-use std::cell::RefCell;
-use std::rc::Rc;
 use xen_abi::channel_op::ChannelDiskStatus;
 use xen_abi::channel_op::{ChannelDiskConnect, DISK_FLUSH, DISK_WRITE};
 
@@ -19,7 +18,7 @@ const RINGS: [[u32; 2]; 2] = [[64, 900], [1700, 2500]];
 /// All of it but the daemon.
 #[derive(Default)]
 struct World {
-    nodes: BTreeMap<String, String>,
+    nodes: Nodes,
     disks: BTreeMap<u32, ChannelDiskStatus>,
     /// To whom rings are granted.
     granted: BTreeMap<u32, u16>,
@@ -30,8 +29,6 @@ struct World {
     ports: BTreeSet<u32>,
     /// The toolstack has not introduced the driver domain yet.
     is_early: bool,
-    /// What the daemon watches.
-    watched: BTreeSet<String>,
     /// The hypervisor does not take back ends.
     refuses: bool,
     /// It has no memory for pages.
@@ -61,11 +58,11 @@ impl World {
         if path == format!("{BACK}/state") {
             self.shown.push(value.into());
         }
-        self.nodes.insert(path.into(), value.into());
+        self.nodes.set(path, value);
     }
 
     fn get(&self, path: &str) -> Option<&str> {
-        self.nodes.get(path).map(String::as_str)
+        self.nodes.get(path)
     }
 
     fn create_guest(&mut self) {
@@ -90,7 +87,7 @@ impl World {
 
     /// It is destroyed: the hypervisor has noticed.
     fn destroy_driver(&mut self, domain: u16) {
-        self.nodes.retain(|path, _| !path.starts_with(&format!("/local/domain/{domain}/")));
+        self.nodes.remove(&format!("/local/domain/{domain}"));
         self.disks.values_mut().for_each(|disk| disk.back = DISK_NO_BACK);
     }
 
@@ -112,7 +109,7 @@ impl World {
             ("4", "5" | "6") => panic!("a guest that is connected is shown that its disk closes"),
             _ => {}
         }
-        let ends = self.nodes.keys().filter_map(|path| path.strip_suffix("/frontend-id"));
+        let ends = self.nodes.paths().filter_map(|path| path.strip_suffix("/frontend-id"));
         let ends: Vec<String> = ends.map(String::from).collect();
         for far in &ends {
             let near_path = format!("/local/domain/3/device/vbd/{}", &far[far.len() - 1..]);
@@ -147,72 +144,43 @@ impl World {
     }
 }
 
-/// The same, for whoever needs it.
-#[derive(Clone, Default)]
-struct Shared(Rc<RefCell<World>>);
-
-impl Store for Shared {
-    fn read(&mut self, path: &str) -> Result<Option<String>> {
-        self.0.borrow_mut().spend()?;
-        self.0.borrow_mut().asked.insert(path.into());
-        Ok(self.0.borrow_mut().nodes.get(path).cloned())
+impl crate::fake_store::World for World {
+    fn nodes(&mut self) -> &mut Nodes {
+        &mut self.nodes
     }
 
-    fn list(&mut self, path: &str) -> Result<Vec<String>> {
-        self.0.borrow_mut().spend()?;
-        let world = self.0.borrow();
-        let below = world.nodes.keys().filter_map(|node| node.strip_prefix(path)?.strip_prefix('/'));
-        let names: BTreeSet<&str> = below.filter_map(|rest| rest.split('/').next()).collect();
-        Ok(names.into_iter().map(String::from).collect())
-    }
-
-    fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
-        self.0.borrow_mut().spend()?;
-        if guard != "/local" && !self.0.borrow_mut().nodes.contains_key(guard) {
-            return Ok(false);
+    fn asked(&mut self, what: Asked<'_>) -> Result<()> {
+        match what {
+            Asked::Watch => return Ok(()),
+            Asked::Read(path) => drop(self.asked.insert(path.into())),
+            Asked::List | Asked::Change => {}
         }
-        for change in changes {
-            match change {
-                Change::Write(path, value) => {
-                    anyhow::ensure!(path.len() + value.len() < 4096, "a message to xenstore is too long");
-                    self.0.borrow_mut().set(path, value);
-                }
-                Change::Make { .. } => {}
-                Change::Repeat(path) => {
-                    let far = path.strip_suffix("/state").expect("a state");
-                    let state = self.0.borrow().get(path).expect("it is there").to_string();
-                    self.0.borrow_mut().set(path, &state);
-                    // What a script does that looks again.
-                    if far != BACK {
-                        self.0.borrow_mut().set(&format!("{far}/physical-device"), "103:0");
-                    }
-                }
-                Change::Remove(path) | Change::Clear(path) => {
-                    self.0.borrow_mut().nodes.retain(|node, _| node != path && !node.starts_with(&format!("{path}/")))
-                }
+        Ok(self.spend()?)
+    }
+
+    fn changed(&mut self, change: &Change) {
+        match change {
+            Change::Write(path, value) if *path == format!("{BACK}/state") => self.shown.push(value.clone()),
+            Change::Repeat(path) if *path == format!("{BACK}/state") => {
+                let state = self.get(path).expect("it is there").into();
+                self.shown.push(state);
             }
+            // What a script does that looks again.
+            Change::Repeat(path) => {
+                let far = path.strip_suffix("/state").expect("a state");
+                self.set(&format!("{far}/physical-device"), "103:0");
+            }
+            _ => {}
         }
-        Ok(true)
     }
 
-    fn is_introduced(&mut self, _: u16) -> Result<bool> {
-        Ok(!self.0.borrow().is_early)
-    }
-
-    fn watch(&mut self, path: &str, _: &str) -> Result<()> {
-        assert!(self.0.borrow_mut().watched.insert(path.into()), "{path} is watched twice");
-        Ok(())
-    }
-
-    fn unwatch(&mut self, path: &str, _: &str) -> Result<()> {
-        assert!(self.0.borrow_mut().watched.remove(path), "{path} is not watched");
-        Ok(())
-    }
-
-    fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
-        Ok(None)
+    fn is_introduced(&mut self, _: u16) -> bool {
+        !self.is_early
     }
 }
+
+/// The same, for whoever needs it.
+type Shared = crate::fake_store::Shared<World>;
 
 impl DiskList for Shared {
     fn next_disk(&mut self, place: u32) -> Result<ChannelDiskStatus, Errno> {
@@ -335,9 +303,9 @@ impl Bench {
 
     /// What is between here and driver domains.
     fn places(&self) -> Vec<String> {
-        let is_one = |path: &&String| path.contains("/vbd/") && path.ends_with("/state");
+        let is_one = |path: &String| path.contains("/vbd/") && path.ends_with("/state");
         let ends = [format!("{BACK}/state"), format!("{FRONT}/state")];
-        self.world().nodes.keys().filter(is_one).filter(|path| !ends.contains(path)).cloned().collect()
+        self.world().nodes.paths().map(String::from).filter(is_one).filter(|path| !ends.contains(path)).collect()
     }
 
     /// Domain of the back end, if the disk is connected.
@@ -558,8 +526,8 @@ fn what_is_made_ahead_takes_no_place_that_another_disk_needs() {
     create_other(&bench);
     bench.run();
     assert_eq!(bench.world().get(second), Some("9/51712"));
-    assert!(bench.world().nodes.keys().all(|path| !path.starts_with("/local/domain/11/backend/")));
-    assert!(bench.world().watched.iter().all(|path| !path.starts_with("/local/domain/11/backend/")));
+    assert!(bench.world().nodes.paths().all(|path| !path.starts_with("/local/domain/11/backend/")));
+    assert!(bench.world().nodes.watched().all(|path| !path.starts_with("/local/domain/11/backend/")));
     // The one that waited takes the place, and has no back ends there yet.
     assert_eq!(bench.back(), Some(10));
     bench.world().destroy_driver(10);
@@ -611,7 +579,7 @@ fn a_guest_is_shown_nothing_when_its_driver_domain_dies_and_another_comes() {
         bench.run();
         assert_eq!(bench.back(), Some(domain));
         // Whoever serves now.
-        bench.world().watched.clear();
+        bench.world().nodes.connect_again();
         let mut store = bench.world.clone();
         bench.service = DiskService::start("disk", DOMAIN, Some("dd".into()), &mut store).unwrap();
     }
@@ -634,7 +602,7 @@ fn who_waits_to_take_the_place_has_a_back_end_that_lacks_nothing_but_the_medium(
         assert_eq!((bench.back(), state(&bench, &near).as_deref()), (Some(domain - 1), Some("3")));
         // What is to be known of it is told from now on.
         let told = [format!("/local/domain/{domain}/name"), format!("{far}/state")];
-        assert!(told.iter().all(|path| bench.world().watched.contains(path)));
+        assert!(told.iter().all(|path| bench.world().nodes.watched().any(|watched| watched == path)));
         assert_eq!(state(&bench, &far).as_deref(), Some("2"));
         let ring = bench.world().get(&format!("{near}/ring-ref")).map(String::from).unwrap();
         // It takes the place, and its device comes.
@@ -701,7 +669,7 @@ fn nothing_stays_for_one_that_waited_and_went_or_whose_disk_went() {
         bench.run();
         assert_eq!(bench.places(), own);
         assert!(bench.world().ports.is_empty());
-        assert!(bench.world().watched.iter().all(|path| !path.contains(&format!("/{domain}/"))));
+        assert!(bench.world().nodes.watched().all(|path| !path.contains(&format!("/{domain}/"))));
     }
     bench.world().create_waiting(19);
     bench.run();
@@ -769,7 +737,7 @@ fn a_driver_domain_that_the_store_does_not_know_yet_gets_nothing() {
     bench.world().create_driver(5);
     bench.world().is_early = true;
     bench.run();
-    assert!(!bench.world().nodes.keys().any(|path| path.starts_with("/local/domain/5/backend")));
+    assert!(!bench.world().nodes.paths().any(|path| path.starts_with("/local/domain/5/backend")));
     bench.world().is_early = false;
     bench.run();
     assert_eq!(bench.back(), Some(5));
@@ -792,9 +760,9 @@ fn nothing_stays_of_a_disk_that_is_taken_away_with_or_without_its_driver_domain(
         let left: Vec<String> = bench
             .world()
             .nodes
-            .keys()
+            .paths()
             .filter(|path| path.contains("vbd/") && !path.starts_with(FRONT))
-            .cloned()
+            .map(String::from)
             .collect();
         assert_eq!(left, [""; 0], "with a driver domain: {is_there}");
     }

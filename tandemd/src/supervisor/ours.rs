@@ -65,54 +65,17 @@ pub fn orphans(is_looked_after: impl Fn(&str) -> bool, store: &mut impl Store) -
 mod tests {
     use super::super::{named, none_runs};
     use super::*;
-    use crate::store::{Change, Event};
-    use std::collections::BTreeMap;
-    use std::time::Duration;
+    use crate::fake_store::Nodes;
 
-    #[derive(Default)]
-    struct Nodes(BTreeMap<String, String>);
-
-    impl Nodes {
-        fn with(mut self, domain: u16, name: &str, uuid: &str) -> Self {
-            self.0.insert(name_of(domain), name.into());
-            self.0.insert(format!("/local/domain/{domain}/vm"), format!("/vm/{uuid}"));
-            self
+    /// Domains with these names and UUIDs, and what driver domain's mark some have.
+    fn nodes(domains: &[(u16, &str, &str)], marks: &[(u16, &str)]) -> Nodes {
+        let mut nodes = Nodes::default();
+        for (domain, name, uuid) in domains {
+            nodes.set(&name_of(*domain), name);
+            nodes.set(&format!("/local/domain/{domain}/vm"), &format!("/vm/{uuid}"));
         }
-
-        fn marked(mut self, domain: u16, driver: &str) -> Self {
-            self.0.insert(mark_of(domain), driver.into());
-            self
-        }
-    }
-
-    impl Store for Nodes {
-        fn read(&mut self, path: &str) -> Result<Option<String>> {
-            Ok(self.0.get(path).cloned())
-        }
-
-        fn list(&mut self, path: &str) -> Result<Vec<String>> {
-            let below = format!("{path}/");
-            let names = self.0.keys().filter_map(|at| at.strip_prefix(&below)?.split('/').next());
-            let mut names: Vec<String> = names.map(Into::into).collect();
-            names.dedup();
-            Ok(names)
-        }
-
-        fn change(&mut self, _: &str, _: &[Change]) -> Result<bool> {
-            panic!("nothing is changed here")
-        }
-
-        fn watch(&mut self, _: &str, _: &str) -> Result<()> {
-            Ok(())
-        }
-
-        fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
-            Ok(())
-        }
-
-        fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
-            Ok(None)
-        }
+        marks.iter().for_each(|(domain, driver)| nodes.set(&mark_of(*domain), driver));
+        nodes
     }
 
     const OTHERS: &str = "0d6f7a52-9c0e-4d5b-8a51-1f0d6b1f3c55";
@@ -121,7 +84,7 @@ mod tests {
     fn whose_a_domain_is_its_name_does_not_say() {
         let own = uuid("dd");
         assert_eq!(own.split('-').map(str::len).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
-        let mut store = Nodes::default().marked(9, "dd");
+        let mut store = nodes(&[], &[(9, "dd")]);
         let mut is_ours = |domain, uuid: &str, driver| {
             super::is_ours(domain, Some(&format!("/vm/{uuid}")), driver, &mut store).unwrap()
         };
@@ -133,7 +96,7 @@ mod tests {
 
     #[test]
     fn who_has_one_parked_that_is_not_looked_after_is_told_that_it_runs() {
-        let mut store = Nodes::default().with(2, "dd2", OTHERS).with(3, "dd", OTHERS);
+        let mut store = nodes(&[(2, "dd2", OTHERS), (3, "dd", OTHERS)], &[]);
         let mut parked = |driver: &str| named(driver, &mut store).and_then(|there| none_runs(driver, there));
         assert!(parked("gone").is_ok());
         let said = parked("dd").unwrap_err().to_string();
@@ -142,16 +105,17 @@ mod tests {
 
     #[test]
     fn who_was_made_for_a_driver_domain_that_nobody_looks_after_is_of_no_use() {
-        let mut store = Nodes::default()
-            .with(0, "Domain-0", OTHERS)
-            .with(1, "net", OTHERS)
-            .with(2, "dd", &uuid("dd"))
-            .with(3, "dd-standby", &uuid("dd"))
-            .with(4, "dd-remains", OTHERS)
-            .marked(4, "dd")
-            .with(5, "dd-upgrade", OTHERS)
-            .with(6, "other-standby", &uuid("other"))
-            .with(7, "dd-remains", OTHERS);
+        let domains = [
+            (0, "Domain-0", OTHERS),
+            (1, "net", OTHERS),
+            (2, "dd", &uuid("dd")),
+            (3, "dd-standby", &uuid("dd")),
+            (4, "dd-remains", OTHERS),
+            (5, "dd-upgrade", OTHERS),
+            (6, "other-standby", &uuid("other")),
+            (7, "dd-remains", OTHERS),
+        ];
+        let mut store = nodes(&domains, &[(4, "dd")]);
         let mut found = |after: &str| -> Vec<(u16, bool)> {
             let found = orphans(|driver| driver == after, &mut store).unwrap();
             found.into_iter().map(|orphan| (orphan.domain, orphan.has_the_place)).collect()

@@ -81,44 +81,7 @@ pub fn backs(domain: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Event;
-    use std::collections::BTreeMap;
-    use std::time::Duration;
-
-    /// Nodes, without anybody who watches them.
-    #[derive(Default)]
-    struct Nodes(BTreeMap<String, String>);
-
-    impl Store for Nodes {
-        fn read(&mut self, path: &str) -> Result<Option<String>> {
-            Ok(self.0.get(path).cloned())
-        }
-
-        fn list(&mut self, _: &str) -> Result<Vec<String>> {
-            Ok(Vec::new())
-        }
-
-        fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
-            for change in changes {
-                if let (Change::Write(path, value), true) = (change, self.0.contains_key(guard)) {
-                    self.0.insert(path.clone(), value.clone());
-                }
-            }
-            Ok(self.0.contains_key(guard))
-        }
-
-        fn watch(&mut self, _: &str, _: &str) -> Result<()> {
-            Ok(())
-        }
-
-        fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
-            Ok(())
-        }
-
-        fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
-            Ok(None)
-        }
-    }
+    use crate::fake_store::Nodes;
 
     const BACK: &str = "/local/domain/0/backend/pci/7/0/state";
     const FRONT: &str = "/local/domain/7/device/pci/0/state";
@@ -127,18 +90,19 @@ mod tests {
     fn the_back_end_is_answered_when_it_asks() {
         for (asked, answered) in [("4", "4"), ("7", "7"), ("8", "4"), ("5", "4"), ("6", "4")] {
             let mut nodes = Nodes::default();
-            nodes.0.extend([(BACK.into(), asked.into()), (FRONT.into(), if asked == "8" { "7" } else { "4" }.into())]);
+            nodes.set(BACK, asked);
+            nodes.set(FRONT, if asked == "8" { "7" } else { "4" });
             answer_for(7, &mut nodes).unwrap();
-            assert_eq!(nodes.0[FRONT], answered, "to {asked}");
+            assert_eq!(nodes.get(FRONT), Some(answered), "to {asked}");
         }
     }
 
     #[test]
     fn nothing_is_written_where_no_domain_is() {
         let mut nodes = Nodes::default();
-        nodes.0.insert(BACK.into(), "7".into());
+        nodes.set(BACK, "7");
         answer_for(7, &mut nodes).unwrap();
-        assert_eq!(nodes.0.len(), 1);
+        assert!(nodes.paths().all(|path| BACK.starts_with(path)));
     }
 
     #[test]
@@ -147,7 +111,7 @@ mod tests {
         assert!(devices_of(7, &mut nodes).unwrap().is_empty());
         let back = "/local/domain/0/backend/pci/7/0";
         for (key, value) in [("num_devs", "2"), ("dev-0", "0000:00:03.0"), ("dev-1", "0000:00:04.0")] {
-            nodes.0.insert(format!("{back}/{key}"), value.into());
+            nodes.set(&format!("{back}/{key}"), value);
         }
         assert_eq!(devices_of(7, &mut nodes).unwrap(), ["0000:00:03.0", "0000:00:04.0"]);
     }

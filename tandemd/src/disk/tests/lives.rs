@@ -44,8 +44,8 @@ impl World {
             }
             Some("dd-remains") => {
                 unplug(self);
-                let back_ends = format!("/local/domain/{DRIVER}/backend/");
-                self.nodes.retain(|path, _| !path.starts_with(&back_ends));
+                let back_ends = format!("/local/domain/{DRIVER}/backend");
+                self.nodes.remove(&back_ends);
                 self.life += 1;
                 self.known.clear();
                 self.set(&name, "dd-standby");
@@ -65,7 +65,7 @@ impl Bench {
         let _ = self.service.handle(&[], self.now, &mut self.world.clone(), &mut self.world.clone());
         let is_killed = std::mem::take(&mut self.world().is_killed);
         if is_killed {
-            self.world().watched.clear();
+            self.world().nodes.connect_again();
             let mut store = self.world.clone();
             self.service = DiskService::start("disk", DOMAIN, Some("dd".into()), &mut store).unwrap();
         }

@@ -2,13 +2,12 @@
 
 use super::super::places::{self, Places};
 use super::super::{state, Device, Fate, Service, UNTIL_SEEN};
+use crate::fake_store::{Asked, Nodes, Shared};
 use crate::hypercall::{DiskList, Switches};
-use crate::store::{above, Change, Event, Store};
-use anyhow::{anyhow, Result};
+use crate::store::Store;
+use anyhow::{ensure, Result};
 use rustix::io::Errno;
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::rc::Rc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use twin_abi::op::TwinStats;
 use xen_abi::channel_op::{
@@ -24,10 +23,8 @@ fn back_of(device: Device) -> String {
 }
 
 #[derive(Default)]
-struct State {
-    nodes: BTreeMap<String, String>,
-    watches: BTreeSet<(String, String)>,
-    events: VecDeque<Event>,
+pub struct State {
+    nodes: Nodes,
     switches: BTreeSet<u32>,
     /// How long packets wait, by switch.
     pub holds: BTreeMap<u32, u32>,
@@ -51,52 +48,9 @@ struct State {
 }
 
 /// Shared by all.
-#[derive(Clone)]
-pub struct World(Rc<RefCell<State>>);
+pub type World = Shared<State>;
 
 impl State {
-    fn fire(&mut self, path: &str, removed: bool) {
-        let hit = |watched: &str| {
-            path == watched
-                || path.strip_prefix(watched).is_some_and(|rest| rest.starts_with('/'))
-                || (removed && watched.strip_prefix(path).is_some_and(|rest| rest.starts_with('/')))
-        };
-        for (watched, token) in &self.watches {
-            if hit(watched) {
-                let path = if watched.len() > path.len() { watched.clone() } else { path.into() };
-                self.events.push_back(Event { path, token: token.clone() });
-            }
-        }
-    }
-
-    fn write(&mut self, path: &str, value: &str) {
-        let mut parent = path;
-        while let Some((up, _)) = parent.rsplit_once('/') {
-            if !up.is_empty() {
-                self.nodes.entry(up.into()).or_default();
-            }
-            parent = up;
-        }
-        self.nodes.insert(path.into(), value.into());
-        self.fire(path, false);
-    }
-
-    fn remove(&mut self, path: &str) -> bool {
-        let below = format!("{path}/");
-        let was_there = self.nodes.contains_key(path);
-        self.nodes.retain(|node, _| node != path && !node.starts_with(&below));
-        if was_there {
-            self.fire(path, true);
-        }
-        was_there
-    }
-
-    fn list(&self, path: &str) -> Vec<String> {
-        let below = format!("{path}/");
-        let names = self.nodes.keys().filter_map(|node| node.strip_prefix(&below));
-        names.filter(|name| !name.contains('/')).map(String::from).collect()
-    }
-
     /// An operation of the daemon's, unless it is dead.
     fn spend(&mut self) -> bool {
         match &mut self.left {
@@ -110,65 +64,18 @@ impl State {
     }
 }
 
-impl Store for World {
-    fn read(&mut self, path: &str) -> Result<Option<String>> {
-        let mut state = self.0.borrow_mut();
-        state.spend().then(|| state.nodes.get(path).cloned()).ok_or(anyhow!("killed"))
+impl crate::fake_store::World for State {
+    fn nodes(&mut self) -> &mut Nodes {
+        &mut self.nodes
     }
 
-    fn list(&mut self, path: &str) -> Result<Vec<String>> {
-        let mut state = self.0.borrow_mut();
-        state.spend().then(|| state.list(path)).ok_or(anyhow!("killed"))
-    }
-
-    fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
-        let mut state = self.0.borrow_mut();
-        if !state.spend() {
-            return Err(anyhow!("killed"));
+    fn asked(&mut self, what: Asked<'_>) -> Result<()> {
+        ensure!(self.spend(), "killed");
+        if let (Asked::Change, Some(path)) = (what, &self.vanishes) {
+            self.nodes.remove(path);
+            self.vanishes = None;
         }
-        if let Some(path) = state.vanishes.take() {
-            state.remove(&path);
-        }
-        if !state.nodes.contains_key(guard) {
-            return Ok(false);
-        }
-        for change in changes {
-            match change {
-                Change::Write(path, value) => state.write(path, value),
-                Change::Make { .. } | Change::Repeat(_) | Change::Clear(_) => panic!("no interface needs that"),
-                Change::Remove(path) => {
-                    let mut gone = path.as_str();
-                    while state.remove(gone) {
-                        let Some(next) = above(gone).filter(|next| state.list(next).is_empty()) else { break };
-                        gone = next;
-                    }
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    fn watch(&mut self, path: &str, token: &str) -> Result<()> {
-        let mut state = self.0.borrow_mut();
-        if !state.spend() {
-            return Err(anyhow!("killed"));
-        }
-        assert!(state.watches.insert((path.into(), token.into())), "{path} is watched twice");
-        state.events.push_back(Event { path: path.into(), token: token.into() });
         Ok(())
-    }
-
-    fn unwatch(&mut self, path: &str, token: &str) -> Result<()> {
-        let mut state = self.0.borrow_mut();
-        if !state.spend() {
-            return Err(anyhow!("killed"));
-        }
-        assert!(state.watches.remove(&(path.into(), token.into())), "{path} is not watched");
-        Ok(())
-    }
-
-    fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
-        Ok(self.0.borrow_mut().events.pop_front())
     }
 }
 
@@ -291,21 +198,21 @@ impl World {
 
     /// The back end's domain is there, and nobody else.
     pub fn new() -> Self {
-        let world = Self(Rc::default());
+        let world = Self::default();
         world.set(&format!("/local/domain/{DOMAIN}/vm"), "/vm/1");
         world
     }
 
     pub fn set(&self, path: &str, value: &str) {
-        self.0.borrow_mut().write(path, value);
+        self.0.borrow_mut().nodes.set(path, value);
     }
 
     pub fn get(&self, path: &str) -> Option<String> {
-        self.0.borrow().nodes.get(path).cloned()
+        self.0.borrow().nodes.get(path).map(String::from)
     }
 
     pub fn remove(&self, path: &str) {
-        self.0.borrow_mut().remove(path);
+        self.0.borrow_mut().nodes.remove(path);
     }
 
     /// A key of the back end's.
@@ -493,11 +400,11 @@ impl World {
 
     /// Nodes of devices.
     pub fn rest(&self) -> Vec<String> {
-        self.0.borrow().nodes.keys().filter(|path| path.contains("vif/")).cloned().collect()
+        self.0.borrow().nodes.paths().filter(|path| path.contains("vif/")).map(String::from).collect()
     }
 
     pub fn nr_watches(&self) -> usize {
-        self.0.borrow().watches.len()
+        self.0.borrow().nodes.watched().count()
     }
 
     /// What holds at any moment.
@@ -508,11 +415,11 @@ impl World {
             assert_eq!(state.ports.get(&device), Some(&request.queues[0].tx_port), "an interface without a port");
             assert_eq!(state.holds.get(&request.switch), Some(&HOLD_MS), "packets do not wait at its switch");
         }
-        let orphan = |path: &&String| {
+        let orphan = |path: &&str| {
             let Some(device) = path.strip_suffix("/state") else { return false };
-            device.contains("/backend/vif/") && !state.nodes.contains_key(&format!("{device}/frontend"))
+            device.contains("/backend/vif/") && state.nodes.get(&format!("{device}/frontend")).is_none()
         };
-        assert_eq!(state.nodes.keys().find(orphan), None, "written below a directory that was removed");
+        assert_eq!(state.nodes.paths().find(orphan), None, "written below a directory that was removed");
     }
 
     /// Time passes.
@@ -528,7 +435,7 @@ impl World {
             devices.into_iter().for_each(|device| self.front(device));
             self.wait();
         }
-        assert!(self.0.borrow().events.is_empty());
+        assert!(!self.0.borrow().nodes.has_events());
     }
 }
 
@@ -547,8 +454,7 @@ impl Daemon {
         {
             let mut state = world.0.borrow_mut();
             state.left = None;
-            state.watches.clear();
-            state.events.clear();
+            state.nodes.connect_again();
         }
         let (mut store, mut switches) = (world.clone(), world.clone());
         let service =

@@ -2,8 +2,9 @@
 
 use super::super::options::Options;
 use super::*;
-use crate::store::Event;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::fake_store::{Asked, Nodes, Shared, World};
+use std::collections::BTreeSet;
+use std::path::Path;
 
 const NIC: &str = "0000:00:03.0";
 const BACK: &str = "/local/domain/0/backend/pci/8/0";
@@ -12,51 +13,29 @@ const CONFIG: [u8; 8] = [0x86, 0x80, 0xd3, 0x10, 0x03, 0x01, 0x10, 0];
 const METHODS: &str = "flr pm\n";
 const GIVEN: &str = "/libxl/pci/0000-00-03-0/domid";
 
-/// The other: a file in which is looked at each change, and what it said then.
-#[derive(Default)]
-struct Nodes(BTreeMap<String, String>, Option<(PathBuf, Vec<String>)>);
+/// The store, and a file in which is looked before each change, with what it said then.
+struct Looked {
+    nodes: Nodes,
+    file: PathBuf,
+    said: Vec<String>,
+}
 
-impl Store for Nodes {
-    fn read(&mut self, path: &str) -> Result<Option<String>> {
-        Ok(self.0.get(path).cloned())
+impl Looked {
+    fn in_file(nodes: Nodes, file: &Path) -> Shared<Self> {
+        Shared::of(Self { nodes, file: file.into(), said: Vec::new() })
+    }
+}
+
+impl World for Looked {
+    fn nodes(&mut self) -> &mut Nodes {
+        &mut self.nodes
     }
 
-    fn list(&mut self, _: &str) -> Result<Vec<String>> {
-        Ok(Vec::new())
-    }
-
-    fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
-        if !self.0.contains_key(guard) {
-            return Ok(false);
+    fn asked(&mut self, what: Asked<'_>) -> Result<()> {
+        if let Asked::Change = what {
+            self.said.push(std::fs::read_to_string(&self.file).unwrap().trim().into());
         }
-        if let Some((path, said)) = &mut self.1 {
-            said.push(std::fs::read_to_string(path).unwrap().trim().into());
-        }
-        for change in changes {
-            match change {
-                Change::Write(path, value) => drop(self.0.insert(path.clone(), value.clone())),
-                Change::Make { path, owner, reader } => {
-                    drop(self.0.insert(path.clone(), format!("{owner}, read by {reader}")));
-                }
-                Change::Remove(path) | Change::Clear(path) => {
-                    self.0.retain(|at, _| at != path && !at.starts_with(&format!("{path}/")))
-                }
-                Change::Repeat(_) => {}
-            }
-        }
-        Ok(true)
-    }
-
-    fn watch(&mut self, _: &str, _: &str) -> Result<()> {
         Ok(())
-    }
-
-    fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
-        Ok(())
-    }
-
-    fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
-        Ok(None)
     }
 }
 
@@ -215,7 +194,7 @@ impl Drop for Files {
 fn nodes() -> Nodes {
     let mut nodes = Nodes::default();
     for (path, value) in [("/local", ""), ("/local/domain/7/name", "dd"), ("/local/domain/8/name", "dd-standby")] {
-        nodes.0.insert(path.into(), value.into());
+        nodes.set(path, value);
     }
     nodes
 }
@@ -227,8 +206,8 @@ fn claims(said: &str) -> Vec<Claim> {
 /// One of the domain 7's, as xl has given it.
 fn given() -> (Nodes, Machine) {
     let mut nodes = nodes();
-    nodes.0.insert("/local/domain/0/backend/pci/7/0/dev-0".into(), NIC.into());
-    nodes.0.insert(GIVEN.into(), "7".into());
+    nodes.set("/local/domain/0/backend/pci/7/0/dev-0", NIC);
+    nodes.set(GIVEN, "7");
     let mut machine = Machine { owner: Some(7), ..Machine::default() };
     machine.wires.insert((7, 11));
     (nodes, machine)
@@ -240,7 +219,8 @@ fn what_one_had_the_other_gets() {
     let (mut nodes, mut machine) = given();
     take(7, &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap();
     assert_eq!((machine.owner, machine.wires.len(), machine.permitted.len()), (None, 0, 0));
-    assert!(nodes.0.keys().all(|path| !path.contains("/pci/")), "{:?}", nodes.0);
+    let is_of_it = |path: &str| path.contains("/pci/") && !GIVEN.starts_with(path) || path == GIVEN;
+    assert!(!nodes.paths().any(is_of_it), "{nodes:?}");
     hand_over(8, &claims("00:03.0,permissive=1"), &files.0, &mut nodes, &mut machine).unwrap();
     let permitted: Vec<String> = machine.permitted.iter().map(|(domain, what)| format!("{domain} {what}")).collect();
     let wanted = [
@@ -253,20 +233,19 @@ fn what_one_had_the_other_gets() {
     assert!(machine.wires.contains(&(8, 11)));
     assert_eq!(files.back_end_heard("permissive"), NIC);
     for (path, value) in [
-        (BACK.into(), "0, read by 8"),
         (format!("{BACK}/num_devs"), "1"),
         (format!("{BACK}/dev-0"), NIC),
         (format!("{BACK}/opts-0"), "msitranslate=0,power_mgmt=0,permissive=1,rdm_policy=strict"),
         (format!("{BACK}/frontend"), "/local/domain/8/device/pci/0"),
-        ("/local/domain/8/device/pci/0".into(), "8, read by 0"),
         ("/local/domain/8/device/pci/0/backend".into(), BACK),
         (GIVEN.into(), "8"),
     ] {
-        assert_eq!(nodes.0.get(&path).map(String::as_str), Some(value), "{path}");
+        assert_eq!(&nodes[&path], value, "{path}");
     }
+    assert_eq!([nodes.rights(BACK), nodes.rights("/local/domain/8/device/pci/0")], [Some((0, 8)), Some((8, 0))]);
     // Whoever comes too late takes nothing of it, nor what is said of it.
     take(7, &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap();
-    assert_eq!((machine.owner, nodes.0[GIVEN].as_str()), (Some(8), "8"));
+    assert_eq!((machine.owner, &nodes[GIVEN]), (Some(8), "8"));
 }
 
 #[test]
@@ -276,19 +255,19 @@ fn wherever_it_ends_it_can_be_done_again() {
         let (mut nodes, mut machine) = given();
         machine.limit = Some(limit);
         let half = take(7, &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine);
-        assert_eq!(half.is_ok(), nodes.0.keys().all(|path| !path.contains("/pci/7")), "{limit}");
+        assert_eq!(half.is_ok(), nodes.paths().all(|path| !path.contains("/pci/7")), "{limit}");
         machine.limit = None;
         take(7, &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap();
         machine.limit = Some(limit);
         let half = hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine);
         // All is in xenstore or nothing, so that xl may do it.
-        assert_eq!(half.is_ok(), nodes.0.contains_key(&format!("{BACK}/dev-0")), "{limit}");
-        assert_eq!(half.is_ok(), nodes.0.contains_key(GIVEN), "{limit}");
+        assert_eq!(half.is_ok(), nodes.get(&format!("{BACK}/dev-0")).is_some(), "{limit}");
+        assert_eq!(half.is_ok(), nodes.get(GIVEN).is_some(), "{limit}");
         machine.limit = None;
         if half.is_err() {
             hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap();
         }
-        assert_eq!((machine.owner, nodes.0[GIVEN].as_str()), (Some(8), "8"), "{limit}");
+        assert_eq!((machine.owner, &nodes[GIVEN]), (Some(8), "8"), "{limit}");
     }
 }
 
@@ -304,7 +283,7 @@ fn what_is_not_free_is_not_handed_over_and_what_is_not_understood_is_left_to_xl(
     assert!(refused("00:03.0@5", None).contains("for xl"));
     std::fs::remove_dir(files.0 .0.join("bus/pci/drivers/pciback").join(NIC)).unwrap();
     assert!(refused("00:03.0", None).contains("not the PCI back end's"));
-    assert!(nodes.0.keys().all(|path| !path.contains("/pci/8")), "{:?}", nodes.0);
+    assert!(nodes.paths().all(|path| !path.contains("/pci/8")), "{nodes:?}");
     assert!(machine.owner.is_none());
 }
 
@@ -314,7 +293,7 @@ fn a_domain_that_has_gone_gets_nothing() {
     let (mut nodes, mut machine) = (nodes(), Machine::default());
     let error = hand_over(9, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap_err();
     assert!(error.to_string().contains("gone"));
-    assert!(nodes.0.keys().all(|path| !path.contains("pci")));
+    assert!(nodes.paths().all(|path| !path.contains("pci")));
 }
 
 #[test]
@@ -323,12 +302,13 @@ fn who_resets_it_is_said_and_afterwards_linux_can() {
     let method = files.of_device("reset_method");
     let methods_when_taken = |reset, is_unconfined, before: &str| {
         std::fs::write(&method, before).unwrap();
-        let (mut nodes, mut machine) = given();
+        let (nodes, mut machine) = given();
         machine.is_unconfined = is_unconfined;
-        nodes.1 = Some((method.clone(), Vec::new()));
-        take(7, &[NIC.into()], reset, &files.0, &mut nodes, &mut machine).unwrap();
+        let mut looked = Looked::in_file(nodes, &method);
+        take(7, &[NIC.into()], reset, &files.0, &mut looked, &mut machine).unwrap();
         let after = std::fs::read_to_string(&method).unwrap();
-        (nodes.1.unwrap().1.join(", "), after.trim().to_string())
+        let during = looked.0.borrow().said.join(", ");
+        (during, after.trim().to_string())
     };
     let told = |during: &str, after: &str| (during.to_string(), after.to_string());
     assert_eq!(methods_when_taken(Reset::BackEnd, false, METHODS), told("flr pm", "flr pm"));
@@ -342,12 +322,12 @@ fn who_resets_it_is_said_and_afterwards_linux_can() {
     assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("flr pm", "flr pm"), "its wire is up");
     config(0x10);
     assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("", "flr pm"), "its wire is down again");
-    let (mut nodes, mut machine) = given();
+    let (nodes, mut machine) = given();
     machine.is_unknown = true;
-    nodes.1 = Some((method.clone(), Vec::new()));
+    let mut looked = Looked::in_file(nodes, &method);
     std::fs::write(&method, METHODS).unwrap();
-    take(7, &[NIC.into()], Reset::IfNeeded, &files.0, &mut nodes, &mut machine).unwrap();
-    assert_eq!(nodes.1.unwrap().1, ["flr pm"], "the hypervisor does not know how");
+    take(7, &[NIC.into()], Reset::IfNeeded, &files.0, &mut looked, &mut machine).unwrap();
+    assert_eq!(looked.0.borrow().said, ["flr pm"], "the hypervisor does not know how");
     std::fs::remove_file(files.of_device("config")).unwrap();
     assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("flr pm", "flr pm"), "nobody knows");
     config(0x10);
@@ -402,15 +382,16 @@ fn what_is_anothers_by_now_is_not_touched() {
         [(Some(9), Some("9"), "", "flr pm"), (None, Some("7"), NIC, ""), (None, None, NIC, "")]
     {
         let (mut nodes, mut machine) = (nodes(), Machine { owner, ..Machine::default() });
-        nodes.0.extend(to.map(|to| (GIVEN.into(), to.into())));
-        nodes.1 = Some((method.clone(), Vec::new()));
+        to.iter().for_each(|to| nodes.set(GIVEN, to));
+        let mut looked = Looked::in_file(nodes, &method);
         for name in ["unbind", "bind"] {
             std::fs::write(files.0 .0.join("bus/pci/drivers/pciback").join(name), "").unwrap();
         }
-        take(7, &[NIC.into()], Reset::Driver, &files.0, &mut nodes, &mut machine).unwrap();
+        take(7, &[NIC.into()], Reset::Driver, &files.0, &mut looked, &mut machine).unwrap();
         assert_eq!([files.back_end_heard("unbind"), files.back_end_heard("bind")], [heard; 2], "{owner:?} {to:?}");
-        assert_eq!(nodes.1.unwrap().1, [during], "Linux is to reset it");
-        assert_eq!((machine.owner, nodes.0.contains_key(GIVEN)), (owner, to == Some("9")));
+        let looked = looked.0.borrow();
+        assert_eq!(looked.said, [during], "Linux is to reset it");
+        assert_eq!((machine.owner, looked.nodes.get(GIVEN).is_some()), (owner, to == Some("9")));
     }
 }
 
@@ -435,21 +416,18 @@ fn one_that_knows_the_back_end_already_is_told_of_a_device_and_else_both_begin_a
     {
         let (mut nodes, mut machine) = (nodes(), Machine::default());
         introduce(8, &mut nodes).unwrap();
-        let there = |nodes: &Nodes| nodes.0.iter().filter(|(path, _)| path.contains("pci")).count();
-        assert_eq!(
-            (nodes.0[&format!("{BACK}/num_devs")].as_str(), nodes.0[&format!("{BACK}/state")].as_str()),
-            ("0", "1")
-        );
-        nodes.0.insert(format!("{BACK}/state"), back.into());
-        nodes.0.insert("/local/domain/8/device/pci/0/state".into(), front.into());
+        let there = |nodes: &Nodes| nodes.all().filter(|(path, _)| path.contains("pci")).count();
+        assert_eq!((&nodes[&format!("{BACK}/num_devs")], &nodes[&format!("{BACK}/state")]), ("0", "1"));
+        nodes.set(&format!("{BACK}/state"), back);
+        nodes.set("/local/domain/8/device/pci/0/state", front);
         let before = there(&nodes);
         assert_eq!(meeting(8, &mut nodes).unwrap(), is_meeting, "{back} {front}");
         introduce(8, &mut nodes).unwrap();
         assert_eq!(there(&nodes), before, "a second time nothing is done");
         hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap();
-        let at = |key: &str| nodes.0[&format!("{BACK}/{key}")].as_str();
+        let at = |key: &str| &nodes[&format!("{BACK}/{key}")];
         assert_eq!((at("state"), at("num_devs"), at("dev-0"), at("state-0")), (said, "1", NIC, "1"), "{back} {front}");
-        assert_eq!(nodes.0["/local/domain/8/device/pci/0/state"], if said == "7" { "4" } else { "1" });
+        assert_eq!(&nodes["/local/domain/8/device/pci/0/state"], if said == "7" { "4" } else { "1" });
         assert_eq!((machine.owner, meeting(8, &mut nodes).unwrap()), (Some(8), None));
         let error = hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap_err();
         assert!(error.to_string().contains("already"), "{error}");
@@ -463,31 +441,31 @@ fn what_was_announced_is_not_said_again_and_all_else_changes_with_it() {
     assert!(!announce(8, &claims("00:03.0"), &mut nodes).unwrap(), "it does not know the back end");
     introduce(8, &mut nodes).unwrap();
     assert!(!announce(8, &claims("00:03.0@5"), &mut nodes).unwrap(), "that is for xl to say");
-    assert!(!nodes.0.contains_key(&format!("{BACK}/dev-0")));
+    assert!(nodes.get(&format!("{BACK}/dev-0")).is_none());
     assert!(announce(8, &claims("00:03.0"), &mut nodes).unwrap());
-    assert_eq!(nodes.0[&format!("{BACK}/num_devs")], "0");
+    assert_eq!(&nodes[&format!("{BACK}/num_devs")], "0");
     let name = |name: &str| vec![Change::Write("/local/domain/8/name".into(), name.into())];
     let party = || Party::new(8, name("dd")).announced(true);
     let mut give = |nodes: &mut Nodes, party| hand_over(party, &claims("00:03.0"), &files.0, nodes, &mut machine);
     let error = give(&mut nodes, party().if_known()).unwrap_err();
     assert!(error.to_string().contains("does not know"), "{error}");
-    assert_eq!(nodes.0["/local/domain/8/name"], "dd-standby");
+    assert_eq!(&nodes["/local/domain/8/name"], "dd-standby");
     for end in [BACK, "/local/domain/8/device/pci/0"] {
-        nodes.0.insert(format!("{end}/state"), "4".into());
+        nodes.set(&format!("{end}/state"), "4");
     }
     // Somebody would see if it was said once more.
-    nodes.0.insert(format!("{BACK}/state-0"), "said".into());
+    nodes.set(&format!("{BACK}/state-0"), "said");
     give(&mut nodes, party().if_known()).unwrap();
-    let at = |path: &str| nodes.0[path].as_str();
+    let at = |path: &str| &nodes[path];
     assert_eq!((at("/local/domain/8/name"), at(GIVEN)), ("dd", "8"));
     let back = |key: &str| at(&format!("{BACK}/{key}"));
     assert_eq!((back("state"), back("num_devs"), back("dev-0"), back("state-0")), ("7", "1", NIC, "said"));
     assert!(!announce(8, &claims("00:03.0"), &mut nodes).unwrap(), "it has a device");
     // One that had to begin again knows nothing of it.
-    nodes.0.insert(format!("{BACK}/num_devs"), "0".into());
-    nodes.0.insert(format!("{BACK}/state"), "2".into());
+    nodes.set(&format!("{BACK}/num_devs"), "0");
+    nodes.set(&format!("{BACK}/state"), "2");
     give(&mut nodes, party()).unwrap();
-    assert_eq!(nodes.0[&format!("{BACK}/state-0")], "1");
+    assert_eq!(&nodes[&format!("{BACK}/state-0")], "1");
 }
 
 #[test]
@@ -508,10 +486,10 @@ fn what_one_that_knows_the_back_end_asks_the_hypervisor_answers() {
         introduce(8, &mut nodes).unwrap();
         let front = "/local/domain/8/device/pci/0";
         for end in [BACK, front] {
-            nodes.0.insert(format!("{end}/state"), if knows { "4" } else { "1" }.into());
+            nodes.set(&format!("{end}/state"), if knows { "4" } else { "1" });
         }
-        nodes.0.insert(format!("{front}/pci-op-ref"), ring.into());
-        nodes.0.insert(format!("{front}/event-channel"), "17".into());
+        nodes.set(&format!("{front}/pci-op-ref"), ring);
+        nodes.set(&format!("{front}/event-channel"), "17");
         let party = Party::from(8).answered(is_wanted);
         hand_over(party, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap();
         let told = machine.answered.first().filter(|_| machine.answered.len() == 1);
@@ -533,16 +511,16 @@ fn one_that_loses_its_devices_loses_its_name_with_them() {
     let from = || Party::new(7, vec![name.clone()]);
     machine.limit = Some(2);
     take(from(), &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap_err();
-    assert_eq!(nodes.0["/local/domain/7/name"], "dd");
+    assert_eq!(&nodes["/local/domain/7/name"], "dd");
     machine.limit = None;
     take(from(), &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap();
-    assert_eq!(nodes.0["/local/domain/7/name"], "dd-remains");
-    assert!(nodes.0.keys().all(|path| !path.contains("/pci/7")));
+    assert_eq!(&nodes["/local/domain/7/name"], "dd-remains");
+    assert!(nodes.paths().all(|path| !path.contains("/pci/7")));
     // The operator's toolstack has been faster.
     let (mut nodes, mut machine) = given();
-    nodes.0.retain(|path, _| !path.starts_with("/local/domain/7/"));
+    nodes.remove("/local/domain/7");
     take(from(), &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap();
-    assert!(nodes.0.keys().all(|path| !path.contains("/pci/7") && !path.contains("domain/7")), "{:?}", nodes.0);
+    assert!(nodes.paths().all(|path| !path.contains("/pci/7") && !path.contains("domain/7")), "{nodes:?}");
 }
 
 #[test]
@@ -551,10 +529,10 @@ fn who_is_forgotten_leaves_nothing_unless_he_has_a_device() {
     let (mut nodes, mut machine) = (nodes(), Machine::default());
     introduce(8, &mut nodes).unwrap();
     forget(8, &mut nodes).unwrap();
-    assert!(nodes.0.keys().all(|path| !path.contains("backend/pci")), "{:?}", nodes.0);
+    assert!(nodes.paths().all(|path| !path.contains("backend/pci")), "{nodes:?}");
     introduce(9, &mut nodes).unwrap();
-    assert!(nodes.0.keys().all(|path| !path.contains("pci/9")), "it has gone before");
+    assert!(nodes.paths().all(|path| !path.contains("pci/9")), "it has gone before");
     hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap();
     forget(8, &mut nodes).unwrap();
-    assert_eq!(nodes.0[&format!("{BACK}/num_devs")], "1");
+    assert_eq!(&nodes[&format!("{BACK}/num_devs")], "1");
 }

@@ -2,10 +2,9 @@
 
 use super::stand_in::Words;
 use super::*;
+use crate::fake_store::{Asked, Nodes, Shared};
 use crate::hypercall::foreign::WORDS;
-use crate::store::Event;
 use anyhow::bail;
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +21,7 @@ const RSP_CONS: usize = 514;
 const RSP_PROD: usize = 515;
 
 struct State {
-    nodes: BTreeMap<String, String>,
+    nodes: Nodes,
     /// Those of the domain.
     watches: Vec<(String, String)>,
     ring: Rc<Words>,
@@ -51,8 +50,7 @@ struct State {
     budget: u32,
 }
 
-#[derive(Clone)]
-struct World(Rc<RefCell<State>>);
+type World = Shared<State>;
 
 fn page() -> Rc<Words> {
     Rc::new(std::array::from_fn::<_, WORDS, _>(|_| AtomicU32::new(0)))
@@ -64,12 +62,7 @@ fn get(page: &Words, word: usize) -> u32 {
 
 impl State {
     fn set(&mut self, path: &str, value: &str) {
-        let mut at = path;
-        while let Some((above, _)) = at.rsplit_once('/').filter(|(above, _)| !above.is_empty()) {
-            self.nodes.entry(above.into()).or_default();
-            at = above;
-        }
-        self.nodes.insert(path.into(), value.into());
+        self.nodes.set(path, value);
         self.fire(path);
     }
 
@@ -167,7 +160,7 @@ impl World {
     /// A domain that waits: it has booted, and watches some things.
     fn new() -> Self {
         let state = State {
-            nodes: BTreeMap::new(),
+            nodes: Nodes::default(),
             watches: Vec::new(),
             ring: page(),
             console: page(),
@@ -187,7 +180,7 @@ impl World {
             rolled_back: 0,
             budget: u32::MAX,
         };
-        let world = Self(Rc::new(RefCell::new(state)));
+        let world = Self::of(state);
         let nodes = [
             ("name", "dd-standby"),
             ("vm", "/vm/7"),
@@ -248,7 +241,7 @@ impl World {
     fn own(&self) -> BTreeMap<String, String> {
         let state = self.0.borrow();
         let is_its = |path: &str| PARTS.iter().any(|part| path.starts_with(&format!("{OWN}/{part}")));
-        state.nodes.iter().filter(|(path, _)| is_its(path)).map(|(path, value)| (path.clone(), value.clone())).collect()
+        state.nodes.all().filter(|(path, _)| is_its(path)).map(|(path, value)| (path.into(), value.into())).collect()
     }
 
     /// What it finds in its ring when it runs.
@@ -292,64 +285,37 @@ fn watches() -> Vec<(String, String)> {
     all.into_iter().chain([(far.as_str(), "A6")]).map(|(path, token)| (path.into(), token.into())).collect()
 }
 
-impl Store for World {
-    fn read(&mut self, path: &str) -> Result<Option<String>> {
-        let mut state = self.0.borrow_mut();
-        state.spend()?;
-        state.serve();
-        Ok(state.nodes.get(path).cloned())
+impl crate::fake_store::World for State {
+    fn nodes(&mut self) -> &mut Nodes {
+        &mut self.nodes
     }
 
-    fn list(&mut self, path: &str) -> Result<Vec<String>> {
-        let mut state = self.0.borrow_mut();
-        state.spend()?;
-        let below = |node: &String| {
-            let rest = node.strip_prefix(&format!("{path}/"))?;
-            (!rest.contains('/')).then(|| rest.to_string())
-        };
-        Ok(state.nodes.keys().filter_map(below).collect())
-    }
-
-    fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
-        let mut state = self.0.borrow_mut();
-        state.spend()?;
-        if !state.nodes.contains_key(guard) {
-            return Ok(false);
+    fn asked(&mut self, what: Asked<'_>) -> Result<()> {
+        self.spend()?;
+        match what {
+            Asked::Read(_) => self.serve(),
+            Asked::List | Asked::Change => {}
+            Asked::Watch => unreachable!("nothing is watched here"),
         }
-        for change in changes {
-            match change {
-                Change::Write(path, value) => state.set(path, value),
-                Change::Make { path, .. } => state.set(path, ""),
-                Change::Repeat(path) => {
-                    state.repeated.push(path.clone());
-                    if let Some(value) = state.nodes.get(path).cloned() {
-                        state.set(path, &value);
-                    }
-                }
-                Change::Remove(path) | Change::Clear(path) => {
-                    state.nodes.retain(|node, _| node != path && !node.starts_with(&format!("{path}/")));
-                    state.fire(path);
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    fn resumed(&mut self, domain: u16) -> Result<()> {
-        assert_eq!((domain, self.0.borrow().has_shut_down), (DOMAIN, false));
         Ok(())
     }
 
-    fn watch(&mut self, _: &str, _: &str) -> Result<()> {
-        unreachable!("nothing is watched here")
+    fn changed(&mut self, change: &Change) {
+        match change {
+            Change::Write(path, _) | Change::Make { path, .. } | Change::Remove(path) | Change::Clear(path) => {
+                self.fire(path)
+            }
+            Change::Repeat(path) => {
+                self.repeated.push(path.clone());
+                if self.nodes.get(path).is_some() {
+                    self.fire(path);
+                }
+            }
+        }
     }
 
-    fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
-        unreachable!("nothing is watched here")
-    }
-
-    fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
-        Ok(None)
+    fn resumed(&mut self, domain: u16) {
+        assert_eq!((domain, self.has_shut_down), (DOMAIN, false));
     }
 }
 
@@ -464,12 +430,12 @@ fn what_has_died_becomes_what_it_was_as_often_as_it_has_to() {
         let state = world.0.borrow();
         assert_eq!((sorted(state.watches.clone()), state.rolled_back), (sorted(watches()), n));
         assert!(!state.is_paused && !state.has_shut_down);
-        let name = |path: &str| state.nodes.get(path).map(String::as_str);
+        let name = |path: &str| state.nodes.get(path);
         assert_eq!([name("/local/domain/7/name"), name("/vm/7/name")], [Some("dd-standby"); 2]);
         assert_eq!(name("/local/domain/7/memory/target"), Some("250000"), "that is the tools'");
         // Who has a back end there makes another one, which it hears of.
-        assert!(state.nodes.contains_key("/local/domain/7/backend"));
-        assert!(!state.nodes.keys().any(|path| path.starts_with("/local/domain/7/backend/")));
+        assert!(state.nodes.get("/local/domain/7/backend").is_some());
+        assert!(!state.nodes.paths().any(|path| path.starts_with("/local/domain/7/backend/")));
         drop(state);
         assert_eq!(world.own(), own);
         // It looks at what others may have changed; its devices are as it knows them.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::{Change, Event};
+use crate::fake_store::Nodes;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -21,35 +21,6 @@ fn an_earlier_daemons_processes_are_known_by_their_arguments() {
     }
 }
 
-/// A store in which nothing is left of any domain.
-struct Empty;
-
-impl Store for Empty {
-    fn read(&mut self, _: &str) -> Result<Option<String>> {
-        Ok(None)
-    }
-
-    fn list(&mut self, _: &str) -> Result<Vec<String>> {
-        Ok(Vec::new())
-    }
-
-    fn change(&mut self, _: &str, _: &[Change]) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn watch(&mut self, _: &str, _: &str) -> Result<()> {
-        Ok(())
-    }
-
-    fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
-        Ok(())
-    }
-
-    fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
-        Ok(None)
-    }
-}
-
 /// A toolstack at rest, and a process of its that does not end, as one that waits for what does not come.
 fn toolstack(test: &str) -> (Toolstack, Running) {
     let earlier = Earlier { config: "/dd.cfg".into(), devices: Vec::new(), going: None };
@@ -68,11 +39,11 @@ fn nobody_waits_for_one_that_clears_a_domain_away_that_is_gone() {
     let (mut toolstack, mut process) = toolstack("clears");
     assert_eq!(process.end(), None);
     toolstack.clearing.push(Clearing { domain: 7, process });
-    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::None);
+    assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
     assert!(toolstack.clears(7) && toolstack.is_clearing(|domain| domain == 7));
     assert!(toolstack.clears(7) && !toolstack.is_clearing(|_| false), "its memory is back");
     toolstack.clearing[0].process.since = Instant::now() - LONGEST;
-    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::None);
+    assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
     assert!(!toolstack.clears(7), "it is ended");
 }
 
@@ -80,9 +51,9 @@ fn nobody_waits_for_one_that_clears_a_domain_away_that_is_gone() {
 fn one_that_destroys_has_done_that_when_the_domain_is_gone() {
     let (mut toolstack, process) = toolstack("destroys");
     (toolstack.process, toolstack.destroyed) = (Process::Ours(process), Some(7));
-    assert_eq!(toolstack.errand(&mut Empty, |domain| domain == 7).unwrap(), Errand::ClearsAway);
-    assert_eq!(toolstack.errand(&mut Empty, |_| false).unwrap(), Errand::Done(Ok(())));
-    assert_eq!(toolstack.errand(&mut Empty, |_| false).unwrap(), Errand::None);
+    assert_eq!(toolstack.errand(&mut Nodes::default(), |domain| domain == 7).unwrap(), Errand::ClearsAway);
+    assert_eq!(toolstack.errand(&mut Nodes::default(), |_| false).unwrap(), Errand::Done(Ok(())));
+    assert_eq!(toolstack.errand(&mut Nodes::default(), |_| false).unwrap(), Errand::None);
     assert!(toolstack.clears(7));
 }
 
@@ -99,14 +70,14 @@ fn one_of_an_earlier_daemons_is_not_waited_for_for_ever() {
         assert!(began.elapsed() < Duration::from_secs(60));
     }
     toolstack.process = Process::Inherited(process.id(), began);
-    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::Runs);
+    assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::Runs);
     toolstack.process = Process::Inherited(process.id(), began - LONGEST);
-    let done = toolstack.errand(&mut Empty, |_| true).unwrap();
+    let done = toolstack.errand(&mut Nodes::default(), |_| true).unwrap();
     assert!(matches!(done, Errand::Done(Err(_))), "{done:?}");
     toolstack.process = Process::Inherited(process.id(), began);
     process.kill().unwrap();
     process.wait().unwrap();
-    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::Done(Ok(())));
+    assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::Done(Ok(())));
     std::fs::remove_dir_all(place).unwrap();
 }
 
@@ -114,11 +85,11 @@ fn one_of_an_earlier_daemons_is_not_waited_for_for_ever() {
 fn one_that_takes_too_long_is_ended() {
     let (mut toolstack, process) = toolstack("creates");
     toolstack.process = Process::Ours(process);
-    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::Runs);
+    assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::Runs);
     if let Process::Ours(process) = &mut toolstack.process {
         process.since = Instant::now() - LONGEST;
     }
-    let ended = toolstack.errand(&mut Empty, |_| true).unwrap();
+    let ended = toolstack.errand(&mut Nodes::default(), |_| true).unwrap();
     assert!(matches!(&ended, Errand::Done(Err(why)) if why.contains("is ended")), "{ended:?}");
-    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::None);
+    assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
 }
