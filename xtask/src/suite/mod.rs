@@ -14,6 +14,7 @@ mod hostile;
 mod linux;
 mod nmis;
 mod passthrough;
+mod reboots;
 mod refusals;
 mod refused;
 mod screen;
@@ -201,6 +202,7 @@ fn all() -> Vec<Test> {
     tests.extend(screen::tests());
     tests.extend(passthrough::tests());
     tests.extend(driving::tests());
+    tests.extend(reboots::tests());
     tests.extend(deaths::tests());
     tests.extend(steady::tests());
     tests.extend(hostile::tests());

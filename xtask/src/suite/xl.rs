@@ -183,17 +183,26 @@ pub(super) fn judge(bed: &Bed, outcome: &Outcome) -> Result<String> {
 
 /// As [`judge`], but warnings of the hypervisor that contain one of `provoked` are part of the test.
 pub(super) fn judge_but(bed: &Bed, outcome: &Outcome, provoked: &[&str]) -> Result<String> {
+    judged(bed, outcome, &Ending::PowerOff, provoked)
+}
+
+/// As [`judge`], but the machine has to come to another end.
+pub(super) fn judge_end(bed: &Bed, outcome: &Outcome, ending: &Ending) -> Result<String> {
+    judged(bed, outcome, ending, &[])
+}
+
+fn judged(bed: &Bed, outcome: &Outcome, ending: &Ending, provoked: &[&str]) -> Result<String> {
     if let Ok(mut checks) = bed.checks.lock() {
         checks.extend(reports(outcome).filter_map(beside::result));
     }
-    verdict(outcome, provoked)
+    verdict(outcome, ending, provoked)
 }
 
 fn reports(outcome: &Outcome) -> impl DoubleEndedIterator<Item = &str> {
     outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim()))
 }
 
-fn verdict(outcome: &Outcome, provoked: &[&str]) -> Result<String> {
+fn verdict(outcome: &Outcome, ending: &Ending, provoked: &[&str]) -> Result<String> {
     let failed: Vec<&str> = reports(outcome).filter(|r| r.contains("FAIL")).collect();
     if !failed.is_empty() {
         let warnings: Vec<&str> = outcome.lines.iter().filter_map(|l| warning(l)).collect();
@@ -205,7 +214,7 @@ fn verdict(outcome: &Outcome, provoked: &[&str]) -> Result<String> {
         let last = reports(outcome).next_back().context("dom0 said nothing")?;
         bail!("it stopped after: {last} ({}; log {})", ended(&outcome.ending), relative(&outcome.log));
     }
-    clean_but(outcome, &Ending::PowerOff, &[PROVOKED, provoked].concat())?;
+    clean_but(outcome, ending, &[PROVOKED, provoked].concat())?;
     let count = |kind: &str| reports(outcome).filter(|r| r.starts_with(kind)).count();
     let lacking = count("check lacking ");
     let said = if lacking == 0 { String::new() } else { format!(", {lacking} known to be missing") };
@@ -223,8 +232,8 @@ mod tests {
         let said = ["(TDM) 5 us since the start", LINE, "TANDEM: check ok packets", "TANDEM: group x over"];
         let lines = said.map(String::from).into();
         let outcome = Outcome { ending: Ending::PowerOff, lines, log: "x.log".into() };
-        assert!(verdict(&outcome, &["crashed"]).unwrap_err().to_string().contains(LINE));
-        assert_eq!(verdict(&outcome, STOPPED).unwrap(), "1 checks");
+        assert!(verdict(&outcome, &Ending::PowerOff, &["crashed"]).unwrap_err().to_string().contains(LINE));
+        assert_eq!(verdict(&outcome, &Ending::PowerOff, STOPPED).unwrap(), "1 checks");
     }
 
     /// Functions of `images/xen/lib.sh`, at a guest that says `answer` to everything.
