@@ -46,6 +46,8 @@ pub enum GsoKind {
     TcpV4,
     /// TCP over IPv6.
     TcpV6,
+    /// UDP over either: datagrams of their own. It comes by cards only, and neither a guest nor a card takes it whole.
+    Udp,
 }
 
 /// How a packet is to be cut into segments.

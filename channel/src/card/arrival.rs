@@ -2,7 +2,7 @@
 
 use crate::grants::Frames;
 use crate::offload::{checksum, headers};
-use crate::packet::{Checksum, Fragment, Gso, View, HEADER_BYTES, MAX_FRAGMENTS};
+use crate::packet::{Checksum, Fragment, Gso, GsoKind, View, HEADER_BYTES, MAX_FRAGMENTS};
 
 /// Room for a frame that has arrived in one piece, as most do: a copy of its beginning, and where the rest is.
 #[derive(Clone)]
@@ -89,8 +89,8 @@ fn copied_of(len: u16) -> u16 {
 
 impl<F: Copy> Arrival<F> {
     /// The frame that lies in `pieces`, of which each is in one frame of memory. Whoever writes there meanwhile changes payload only. Of one that
-    /// was on a wire, and was put together, all sums are made: it is one long frame. `None`: it is in too many pieces, or its checksum is
-    /// behind what is copied of it.
+    /// was on a wire, and was put together, all sums are made: it is one long frame. `None`: it is in too many pieces, its checksum is
+    /// behind what is copied of it, or it is datagrams that were put together: one long one would be something else.
     #[inline(never)]
     pub fn open(
         &mut self,
@@ -118,6 +118,7 @@ impl<F: Copy> Arrival<F> {
         let gso = match checksum {
             Checksum::Blank { start, field } if start > field || usize::from(field) + 2 > copied => return None,
             Checksum::Blank { .. } => gso.filter(|gso| gso.size != 0),
+            Checksum::Unknown | Checksum::Validated if gso.is_some_and(|gso| gso.kind == GsoKind::Udp) => return None,
             Checksum::Unknown | Checksum::Validated => None,
         };
         Some(View { header, fragments, skip: 0, body, checksum, gso })
@@ -131,7 +132,6 @@ mod tests {
     use super::*;
     use crate::oracle::frames::{slow_sum, Shape};
     use crate::oracle::memory::Memory;
-    use crate::packet::GsoKind;
     use proptest::prelude::*;
     use std::vec::Vec;
 
@@ -264,6 +264,10 @@ mod tests {
         assert_eq!(open(1000, blank(34, 50), many), Some((blank(34, 50), many)));
         assert_eq!(open(1000, blank(34, 50), none), Some((blank(34, 50), None)));
         assert_eq!(open(1000, Checksum::Validated, many), Some((Checksum::Validated, None)));
+        let datagrams = Some(Gso { kind: GsoKind::Udp, size: 500 });
+        assert_eq!(open(1000, blank(34, 40), datagrams), Some((blank(34, 40), datagrams)));
+        assert_eq!(open(1000, Checksum::Validated, datagrams), None);
+        assert_eq!(open(1000, Checksum::Unknown, datagrams), None);
         assert_eq!(open(1000, blank(34, 190), None), Some((blank(34, 190), None)));
         for (len, start, field) in [(1000, 34, 191), (1000, 34, u16::MAX), (1000, 51, 50), (51, 34, 50), (0, 0, 0)] {
             assert_eq!(open(len, blank(start, field), None), None, "{len} bytes, from {start} to {field}");

@@ -1,4 +1,4 @@
-//! Cutting a TCP packet that is one for many into segments, as a network card would.
+//! Cutting a packet that is one for many into segments, as a network card would: TCP's, or datagrams of UDP's.
 
 use super::checksum::{pseudo_header, sum};
 use super::headers::{parse, Headers, ETH_HEADER, L4};
@@ -28,8 +28,9 @@ pub struct Cutter<'a, F> {
 impl<'a, F: Copy> Cutter<'a, F> {
     /// `None`: the packet is not to be cut, or cannot be.
     pub fn new(view: View<'a, F>) -> Option<Cutter<'a, F>> {
-        let Gso { size, .. } = view.gso?;
-        let headers = parse(view.header).filter(|h| h.protocol == L4::Tcp)?;
+        let Gso { kind, size } = view.gso?;
+        let protocol = if kind == GsoKind::Udp { L4::Udp } else { L4::Tcp };
+        let headers = parse(view.header).filter(|h| h.protocol == protocol)?;
         let copied = u32::try_from(view.header.len() - headers.payload).ok()?;
         (size > 0).then_some(Cutter { view, headers, size: size.into(), payload: copied + view.body, copied })
     }
@@ -68,7 +69,7 @@ impl<'a, F: Copy> Cutter<'a, F> {
         buffer[headers_len..len].copy_from_slice(&self.view.header[headers_len + from..headers_len + to]);
         self.write_headers(&mut buffer[..headers_len], i, end - begin, is_last);
         #[allow(clippy::cast_possible_truncation, reason = "headers are short")]
-        let checksum = Checksum::Blank { start: self.headers.l4 as u16, field: (self.headers.l4 + 16) as u16 };
+        let checksum = Checksum::Blank { start: self.headers.l4 as u16, field: self.checksum_field() as u16 };
         View {
             header: &buffer[..len],
             fragments: self.view.fragments,
@@ -77,6 +78,11 @@ impl<'a, F: Copy> Cutter<'a, F> {
             checksum,
             gso: None,
         }
+    }
+
+    /// Where the checksum is.
+    fn checksum_field(&self) -> usize {
+        self.headers.l4 + self.headers.protocol.field()
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "a segment is no longer than its packet, which has 64 KiB")]
@@ -95,16 +101,23 @@ impl<'a, F: Copy> Cutter<'a, F> {
             let checksum = !sum(&h[l3..l4]);
             h[l3 + 10..l3 + 12].copy_from_slice(&checksum.to_be_bytes());
         }
-        let sequence = u32::from_be_bytes([h[l4 + 4], h[l4 + 5], h[l4 + 6], h[l4 + 7]]);
-        h[l4 + 4..l4 + 8].copy_from_slice(&sequence.wrapping_add(i * self.size).to_be_bytes());
+        match self.headers.protocol {
+            L4::Tcp => self.write_tcp(&mut h[l4..], i, is_last),
+            L4::Udp => h[l4 + 4..l4 + 6].copy_from_slice(&(l4_len as u16).to_be_bytes()),
+        }
+        let (field, blank) = (self.checksum_field(), pseudo_header(h, &self.headers, l4_len).unwrap_or(0));
+        h[field..field + 2].copy_from_slice(&blank.to_be_bytes());
+    }
+
+    fn write_tcp(&self, h: &mut [u8], i: u32, is_last: bool) {
+        let sequence = u32::from_be_bytes([h[4], h[5], h[6], h[7]]);
+        h[4..8].copy_from_slice(&sequence.wrapping_add(i * self.size).to_be_bytes());
         if !is_last {
-            h[l4 + 13] &= !(FIN | PSH);
+            h[13] &= !(FIN | PSH);
         }
         if i > 0 {
-            h[l4 + 13] &= !CWR;
+            h[13] &= !CWR;
         }
-        let blank = pseudo_header(h, &self.headers, l4_len).unwrap_or(0);
-        h[l4 + 16..l4 + 18].copy_from_slice(&blank.to_be_bytes());
     }
 }
 

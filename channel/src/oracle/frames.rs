@@ -98,7 +98,7 @@ impl Shape {
         f
     }
 
-    /// Its segments of `size` bytes of payload, byte by byte as RFC 9293 and RFC 791 have them, with their checksums.
+    /// Its segments of `size` bytes of payload, byte by byte as RFC 9293, RFC 768 and RFC 791 have them, with their checksums.
     pub fn segments(self, size: usize) -> Vec<Vec<u8>> {
         let (frame, shape) = (self.blank(), self);
         let l3 = 14 + 4 * usize::from(shape.tags);
@@ -122,21 +122,26 @@ impl Shape {
                 let sum = !slow_sum(&[&f[l3..l4]]);
                 f[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
             }
-            let sequence = shape.seed.wrapping_mul(0x0101_0101).wrapping_add((i * size) as u32);
-            f[l4 + 4..l4 + 8].copy_from_slice(&sequence.to_be_bytes());
-            let mut flags = 0x99;
-            if i > 0 {
-                flags &= 0x7f;
+            let (protocol, field) = if shape.is_tcp { (6, l4 + 16) } else { (17, l4 + 6) };
+            if shape.is_tcp {
+                let sequence = shape.seed.wrapping_mul(0x0101_0101).wrapping_add((i * size) as u32);
+                f[l4 + 4..l4 + 8].copy_from_slice(&sequence.to_be_bytes());
+                let mut flags = 0x99;
+                if i > 0 {
+                    flags &= 0x7f;
+                }
+                if i + 1 < parts.len() {
+                    flags &= 0xf6;
+                }
+                f[l4 + 13] = flags;
+            } else {
+                f[l4 + 4..l4 + 6].copy_from_slice(&(l4_len as u16).to_be_bytes());
             }
-            if i + 1 < parts.len() {
-                flags &= 0xf6;
-            }
-            f[l4 + 13] = flags;
-            f[l4 + 16..l4 + 18].fill(0);
+            f[field..field + 2].fill(0);
             let addresses = if shape.is_v6 { &f[l3 + 8..l3 + 40] } else { &f[l3 + 12..l3 + 20] };
-            let sum = !slow_sum(&[addresses, &[0, 6], &(l4_len as u32).to_be_bytes(), &f[l4..]]);
+            let sum = !slow_sum(&[addresses, &[0, protocol], &(l4_len as u32).to_be_bytes(), &f[l4..]]);
             let sum = if sum == 0 { 0xffff } else { sum };
-            f[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
+            f[field..field + 2].copy_from_slice(&sum.to_be_bytes());
             segments.push(f);
         }
         segments

@@ -71,6 +71,7 @@ impl Accepts {
         match kind {
             GsoKind::TcpV4 => self.gso_v4 && self.sg && self.csum_v4,
             GsoKind::TcpV6 => self.gso_v6 && self.sg && self.csum_v6,
+            GsoKind::Udp => false,
         }
     }
 

@@ -13,9 +13,9 @@ use crate::packet::{Checksum, Gso, GsoKind, View, HEADER_BYTES};
 use crate::page::SharedPage;
 use crate::ring::{BackRing, RingError};
 use xen_abi::io::netif::{
-    XEN_NETIF_EXTRA_TYPE_GSO, XEN_NETIF_GSO_TYPE_TCPV4, XEN_NETIF_GSO_TYPE_TCPV6, XEN_NETIF_RSP_ERROR,
-    XEN_NETIF_RX_RING_SIZE, XEN_NETRXF_CSUM_BLANK, XEN_NETRXF_DATA_VALIDATED, XEN_NETRXF_EXTRA_INFO,
-    XEN_NETRXF_MORE_DATA,
+    XEN_NETIF_EXTRA_TYPE_GSO, XEN_NETIF_GSO_TYPE_NONE, XEN_NETIF_GSO_TYPE_TCPV4, XEN_NETIF_GSO_TYPE_TCPV6,
+    XEN_NETIF_RSP_ERROR, XEN_NETIF_RX_RING_SIZE, XEN_NETRXF_CSUM_BLANK, XEN_NETRXF_DATA_VALIDATED,
+    XEN_NETRXF_EXTRA_INFO, XEN_NETRXF_MORE_DATA,
 };
 
 const PAGE: u32 = 4096;
@@ -36,9 +36,9 @@ pub enum Delivered {
     Unfit,
 }
 
-/// Segments of a packet that a guest gets at one time: of the longest packet's, with 1500 bytes each, all of them. They may be as short as a byte, and a guest may
-/// post pages as fast as they are filled.
-pub const MOST_SEGMENTS: u32 = 64;
+/// Segments of a packet that a guest gets at one time: of the longest packet's, with 536 bytes each, all of them, and as many datagrams as Linux makes one of. They may
+/// be as short as a byte, and a guest may post pages as fast as they are filled.
+pub const MOST_SEGMENTS: u32 = 128;
 
 /// How far a packet that is cut for its receiver has got: begins as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -281,6 +281,8 @@ fn extra(gso: Gso) -> [u32; 2] {
     let kind = match gso.kind {
         GsoKind::TcpV4 => XEN_NETIF_GSO_TYPE_TCPV4,
         GsoKind::TcpV6 => XEN_NETIF_GSO_TYPE_TCPV6,
+        // No guest takes it.
+        GsoKind::Udp => XEN_NETIF_GSO_TYPE_NONE,
     };
     [u32::from(XEN_NETIF_EXTRA_TYPE_GSO) | u32::from(gso.size) << 16, kind.into()]
 }

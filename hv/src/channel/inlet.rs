@@ -8,7 +8,7 @@ use super::{switch, traffic, uplink};
 use crate::arch::tsc;
 use crate::domain::{Domain, DomainRef};
 use crate::sync::FairGuard;
-use crate::twin::net::{Card, Kept, Piece, Received, Said};
+use crate::twin::net::{Card, Kept, Many, Piece, Received, Said};
 use ::channel::card::arrival::{Arrival, Whole};
 use ::channel::card::lots::{self, Lot, Lots};
 use ::channel::offload::checksum;
@@ -145,8 +145,12 @@ pub fn received_in_pieces(card: Card, pieces: &[Piece], said: &Said) {
         None if said.is_verified && is_believed => Checksum::Validated,
         None => Checksum::Unknown,
     };
-    let kind = |is_v6| if is_v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
-    let gso = said.segments.map(|segments| Gso { kind: kind(segments.is_v6), size: segments.size });
+    let kind_of = |many| match many {
+        Many::TcpV4 => GsoKind::TcpV4,
+        Many::TcpV6 => GsoKind::TcpV6,
+        Many::Udp => GsoKind::Udp,
+    };
+    let gso = said.many.map(|(many, size)| Gso { kind: kind_of(many), size });
     let view = arrival.open(pieces.iter().map(held), &Bytes, checksum, gso);
     let is_passed = view.is_some_and(|view| match table.forward(from, view.header) {
         Forward::To(port) => {
@@ -157,6 +161,12 @@ pub fn received_in_pieces(card: Card, pieces: &[Piece], said: &Said) {
     });
     passed.count(view.as_ref().map_or(0, View::len), is_passed);
     drop(receiver);
+    uplink::with(card, |uplink| uplink.count_received(&passed));
+}
+
+/// A frame came that cannot be passed on: it counts.
+pub fn lost(card: Card) {
+    let passed = Passed { dropped: 1, ..Passed::default() };
     uplink::with(card, |uplink| uplink.count_received(&passed));
 }
 

@@ -55,6 +55,7 @@ pub fn install() {
         detached: cards::detached,
         received: inlet::received,
         received_in_pieces: inlet::received_in_pieces,
+        lost: inlet::lost,
         transmitted: uplink::transmitted,
         unsent: uplink::unsent,
     });

@@ -10,7 +10,7 @@ use super::pool::USERS;
 use super::text::fill_bytes;
 use super::{bad, Done, Host, Stop, Support};
 use crate::memory::{Fault, Memory};
-pub use receive::Frame;
+pub use receive::{Frame, Many, UnknownKind};
 pub use transmit::{Packet, GSO_TCP_V4, GSO_TCP_V6};
 
 /// Bytes that Linux leaves free before the data (`NET_SKB_PAD`).

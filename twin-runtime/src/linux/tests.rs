@@ -11,7 +11,7 @@ use super::lock::Sleepers;
 use super::offsets::Offsets;
 use super::pool::{Kind, MAX_PAGES, USERS};
 use super::queue::{Begun, Limits};
-use super::skb::{Fragment, Packet, MOST_FOREIGN};
+use super::skb::{Fragment, Many, Packet, UnknownKind, MOST_FOREIGN};
 use super::{Foreign, Host, Routine, Stop, Support};
 use crate::abort::Reason;
 use crate::memory::{Fault, Memory};
@@ -310,13 +310,24 @@ fn what_was_on_no_wire_says_what_is_left_to_do() {
             f.pool.give(skb);
         }
         assert_eq!(f.pool.free(), (1, 1, 1));
-        (result, frame.map(|frame| (frame.blank, frame.segmentation)))
+        (result, frame.map(|frame| (frame.blank, frame.segmentation, frame.many())))
     };
-    assert_eq!(come(0, (34, 16), (0, 0)), (Ok(3), Some((None, None))));
-    assert_eq!(come(1, (34, 16), (500, 1)), (Ok(3), Some((None, None))), "put together by a device, in one buffer");
-    assert_eq!(come(3, (34, 16), (0, 1)), (Ok(3), Some((Some((34, 50)), None))));
-    assert_eq!(come(3, (54, 16), (500, 1 << 4)), (Ok(3), Some((Some((54, 70)), Some((500, 1 << 4))))));
-    assert_eq!(come(3, (82, 16), (0, 0)), (Ok(3), Some((Some((82, 98)), None))), "the last bytes");
+    let plain = |blank| Some((blank, None, Ok(None)));
+    let many = |kind, many| Some((Some((34, 40)), Some((500, kind)), many));
+    assert_eq!(come(0, (34, 16), (0, 0)), (Ok(3), plain(None)));
+    assert_eq!(come(1, (34, 16), (500, 1)), (Ok(3), plain(None)), "put together by a device, in one buffer");
+    assert_eq!(come(3, (34, 16), (0, 1)), (Ok(3), plain(Some((34, 50)))));
+    assert_eq!(come(3, (82, 16), (0, 0)), (Ok(3), plain(Some((82, 98)))), "the last bytes");
+    // Each as a guest may have sent it, whom the host does not believe (`SKB_GSO_DODGY`).
+    for (kind, is_many) in [
+        (1, Ok(Some((Many::TcpV4, 500)))),
+        (1 << 4, Ok(Some((Many::TcpV6, 500)))),
+        (1 << 17, Ok(Some((Many::Udp, 500)))),
+        (1 << 16, Ok(None)),
+        (1 << 14, Err(UnknownKind)),
+    ] {
+        assert_eq!(come(3, (34, 6), (500, kind | 2)), (Ok(3), many(kind | 2, is_many)));
+    }
     let before = 0u16.wrapping_sub(1);
     for bad in [(83, 16), (0, 99), (u16::MAX - 64, 0), (0, u16::MAX), (before, 16)] {
         let (result, frame) = come(3, bad, (0, 0));

@@ -41,16 +41,22 @@ fn bytes(memory: &Memory, view: &View<'_, u32>) -> Vec<u8> {
 proptest! {
     #[test]
     fn segments_are_those_of_the_reference(
-        payload in 0usize..40_000, size in 1u16..9000, piece in 1usize..4096, is_v6: bool, options in 0u8..41,
+        payload in 0usize..40_000, size in 1u16..9000, piece in 1usize..4096, is_v6: bool, is_tcp: bool, options in 0u8..41,
         tags in 0u8..3, seed: u32,
     ) {
-        let shape = Shape { to: [2; 6], from: [4; 6], tags, is_v6, is_tcp: true, options, payload, seed };
+        let shape = Shape { to: [2; 6], from: [4; 6], tags, is_v6, is_tcp, options, payload, seed };
         let frame = shape.blank();
         let piece = piece.max(frame.len() / 18);
         prop_assume!(piece <= 4096 && payload / usize::from(size) < 300);
         let memory = Memory::new(32);
-        let kind = if is_v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
-        let packet = packet(&memory, &frame, piece, Gso { kind, size });
+        let kind_of = |is_tcp| match (is_tcp, is_v6) {
+            (false, _) => GsoKind::Udp,
+            (true, true) => GsoKind::TcpV6,
+            (true, false) => GsoKind::TcpV4,
+        };
+        let mut packet = packet(&memory, &frame, piece, Gso { kind: kind_of(!is_tcp), size });
+        prop_assert!(Cutter::new(packet.view()).is_none(), "it is another protocol's");
+        packet.gso = Some(Gso { kind: kind_of(is_tcp), size });
         let cutter = Cutter::new(packet.view()).unwrap();
         let expected = shape.segments(size.into());
         prop_assert_eq!(cutter.nr_segments() as usize, expected.len());

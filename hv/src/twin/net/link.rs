@@ -3,6 +3,7 @@
 use crate::sync::Once;
 use twin_runtime::linux::inbox::Kept;
 use twin_runtime::linux::lanes::MAX_LANES;
+use twin_runtime::linux::skb::Many;
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
 
@@ -152,8 +153,8 @@ pub struct Said {
     pub is_verified: bool,
     /// It was on no wire, and its checksum is to be completed.
     pub blank: Option<Checksum>,
-    /// It is one for many, whose number nobody needs.
-    pub segments: Option<Segments>,
+    /// What it is many of, and the payload of each in bytes.
+    pub many: Option<(Many, u16)>,
 }
 
 /// What those who send and receive are told.
@@ -166,6 +167,8 @@ pub struct Hooks {
     pub received: fn(Card, &[Kept]),
     /// A frame came in these pieces.
     pub received_in_pieces: fn(Card, &[Piece], &Said),
+    /// A frame came that cannot be passed on.
+    pub lost: fn(Card),
     /// The driver is done with the packets of these cookies, or they are lost. Each cookie comes back once. With no cookies: there is
     /// room again for who found none.
     pub transmitted: fn(Card, &[u64]),

@@ -36,3 +36,4 @@ pub use slot::{Need, Room, Rooms};
 pub use upcall::{next, resume};
 
 pub use twin_runtime::linux::inbox::Kept;
+pub use twin_runtime::linux::skb::Many;

@@ -1,12 +1,12 @@
 //! What comes from the wire, and what the driver is done with.
 
 use super::attached::Attached;
-use super::link::{hooks, Card, Checksum, Piece, Said, Segments, CHECKSUM_UNNECESSARY};
+use super::link::{hooks, Card, Checksum, Hooks, Piece, Said, CHECKSUM_UNNECESSARY};
 use crate::cpu::requests;
 use crate::twin::common::Common;
 use crate::twin::frames::Frames;
 use twin_runtime::linux::inbox::Inbox;
-use twin_runtime::linux::skb::{Frame, GSO_TCP_V4, GSO_TCP_V6};
+use twin_runtime::linux::skb::Frame;
 use twin_runtime::Memory;
 use x86::{Mfn, PAGE_SIZE};
 
@@ -52,7 +52,7 @@ impl OnCard<'_> {
     }
 
     /// The driver hands `frame` over. One that lies in a lent buffer is kept, and passed on with others; of others there is a copy, which
-    /// is passed on at once. What is longer than all that there is room for, or is not there, is lost. `true`: it is kept.
+    /// is passed on at once. What is longer than all that there is room for, is not there, or cannot be cut, is lost. `true`: it is kept.
     #[cold]
     #[inline(never)]
     pub fn receive(&mut self, frame: Frame<'_>, common: &Common, memory: &impl Memory) -> bool {
@@ -103,20 +103,13 @@ impl OnCard<'_> {
 
 const NO_PIECE: Piece = Piece { frame: Mfn::new(0), offset: 0, len: 0 };
 
-/// What is to be known of a frame. `None`: it is one for many of a kind that cannot be cut here; Linux asks no device for such.
+/// What is to be known of a frame. `None`: it is one for many of a kind that cannot be cut here.
 fn said_of(frame: &Frame<'_>) -> Option<Said> {
     // A tag that is put in comes before all this.
     let tag = if frame.tag.is_some() { TAG } else { 0 };
     let blank = frame.blank.map(|(start, field)| Checksum { start: start.saturating_add(tag), offset: field - start });
-    let segments = match frame.segmentation {
-        None => None,
-        Some((size, kind)) if kind & GSO_TCP_V4 != 0 => Some(Segments { is_v6: false, size, count: 0 }),
-        Some((size, kind)) if kind & GSO_TCP_V6 != 0 => Some(Segments { is_v6: true, size, count: 0 }),
-        // Its sums are made: it is a long one.
-        Some(_) if blank.is_none() => None,
-        Some(_) => return None,
-    };
-    Some(Said { is_verified: frame.ip_summed == CHECKSUM_UNNECESSARY, blank, segments })
+    let many = frame.many().ok()?;
+    Some(Said { is_verified: frame.ip_summed == CHECKSUM_UNNECESSARY, blank, many })
 }
 
 /// What hands over a frame that is not kept: the card, where it is copied to, what its twin knows, and the domain's memory.
@@ -128,12 +121,19 @@ struct Source<'a, M> {
 }
 
 impl<M: Memory> Source<'_, M> {
-    #[allow(clippy::cast_possible_truncation, reason = "at most a page")]
     fn receive(&self, frame: &Frame<'_>) {
         let Some(hooks) = hooks() else { return };
-        let Some(said) = said_of(frame) else { return };
+        if self.pass_on(frame, hooks).is_none() {
+            (hooks.lost)(self.card);
+        }
+    }
+
+    /// `None`: it cannot be passed on.
+    #[allow(clippy::cast_possible_truncation, reason = "at most a page")]
+    fn pass_on(&self, frame: &Frame<'_>, hooks: &Hooks) -> Option<()> {
+        let said = said_of(frame)?;
         let mut pieces = [NO_PIECE; BOUNCE_PAGES];
-        let Some(len) = self.copy(frame) else { return };
+        let len = self.copy(frame)?;
         let mut left = len;
         let mut count = 0;
         for (to, mfn) in pieces.iter_mut().zip(self.bounce.all()).take(len.div_ceil(PAGE_SIZE)) {
@@ -142,6 +142,7 @@ impl<M: Memory> Source<'_, M> {
             count += 1;
         }
         (hooks.received_in_pieces)(self.card, &pieces[..count], &said);
+        Some(())
     }
 
     /// Copies `frame` into pages of the hypervisor's own; how many bytes. `None`: too many, or they are not there.

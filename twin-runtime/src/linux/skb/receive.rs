@@ -1,6 +1,7 @@
 //! Packets that were received: their Ethernet header is taken off, and they are handed over to the host.
 
 use super::alloc::{napi_allocate, release, release_unread};
+use super::transmit::{GSO_TCP_V4, GSO_TCP_V6, GSO_UDP, GSO_UDP_FRAGMENTS};
 use super::{low_u16, read_fragments, Fragment, Parts, ETHERNET_HEADER};
 use crate::linux::offsets::Offsets;
 use crate::linux::{bad, Done, Host, Stop, Support};
@@ -40,6 +41,40 @@ pub struct Frame<'f> {
     pub blank: Option<(u16, u16)>,
     /// It is one for many: payload of each in bytes, not 0, and `gso_type`. Also by a device that puts together what came on a wire.
     pub segmentation: Option<(u16, u32)>,
+}
+
+/// What a frame is many of that is one for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Many {
+    /// Segments of TCP over IPv4.
+    TcpV4,
+    /// Segments of TCP over IPv6.
+    TcpV6,
+    /// Datagrams of UDP.
+    Udp,
+}
+
+/// A frame is one for many of a kind that cannot be cut here. Linux asks no device for such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownKind;
+
+impl Frame<'_> {
+    /// What the frame is many of, if it is, and the payload of each in bytes. One datagram that is to be cut into fragments of IP's is not: its
+    /// receiver would put them together again. Nor is what was put together with its sums made: it is a long one, unless it is datagrams.
+    ///
+    /// # Errors
+    /// See [`UnknownKind`].
+    pub fn many(&self) -> Result<Option<(Many, u16)>, UnknownKind> {
+        match self.segmentation {
+            None => Ok(None),
+            Some((size, kind)) if kind & GSO_UDP != 0 => Ok(Some((Many::Udp, size))),
+            Some(_) if self.blank.is_none() => Ok(None),
+            Some((size, kind)) if kind & GSO_TCP_V4 != 0 => Ok(Some((Many::TcpV4, size))),
+            Some((size, kind)) if kind & GSO_TCP_V6 != 0 => Ok(Some((Many::TcpV6, size))),
+            Some((_, kind)) if kind & GSO_UDP_FRAGMENTS != 0 => Ok(None),
+            Some(_) => Err(UnknownKind),
+        }
+    }
 }
 
 /// `eth_type_trans(skb, device)`: strips the Ethernet header; returns the protocol as stored.

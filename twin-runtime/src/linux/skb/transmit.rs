@@ -15,6 +15,10 @@ const PAGE_BYTES: u32 = 4096;
 pub const GSO_TCP_V4: u32 = 1;
 /// `gso_type` of TCP over IPv6 (`SKB_GSO_TCPV6`).
 pub const GSO_TCP_V6: u32 = 1 << 4;
+/// `gso_type` of one datagram of UDP's, to be cut into IP's fragments (`SKB_GSO_UDP`).
+pub const GSO_UDP_FRAGMENTS: u32 = 1 << 16;
+/// `gso_type` of datagrams of UDP's (`SKB_GSO_UDP_L4`).
+pub const GSO_UDP: u32 = 1 << 17;
 
 /// A packet to be sent.
 #[derive(Clone, Copy, Debug)]
