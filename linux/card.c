@@ -16,8 +16,6 @@
 #define MAX_PORTS (1U << 17)
 /* Longer than the hypervisor waits for what a twin waits for. */
 #define DETACH_SECONDS 10
-/* Of half a millisecond or more: after so many of them a poll that is on no list runs nowhere. */
-#define LOST_LOOKS 40
 /* A packet of a guest is as long as this at most, and is cut into so many segments at most. */
 #define LONGEST 65536
 #define MOST_SEGMENTS 256
@@ -321,43 +319,10 @@ void tandem_detach(struct twin *twin)
 	tandem_tell(twin);
 }
 
-/* Is it to run, and on nobody's list? That of one that is running, too; but not for long. */
-static bool is_lost(const struct napi_struct *napi)
-{
-	return test_bit(NAPI_STATE_SCHED, &napi->state) && list_empty(&napi->poll_list) &&
-	       !test_bit(NAPI_STATE_NPSVC, &napi->state) && !test_bit(NAPI_STATE_SCHED_THREADED, &napi->state);
-}
-
-/*
- * Between taking a poll and giving it back the twin was aborted. Nobody has it any more, and who stops the interface waits for its end for
- * ever. It is not run: what it works on may be what the twin has left in the middle.
- */
-static void give_back_poll(struct napi_struct *napi)
-{
-	int looks;
-
-	for (looks = 0; looks < LOST_LOOKS; looks++) {
-		if (!is_lost(napi))
-			return;
-		usleep_range(500, 1000);
-	}
-	set_mask_bits(&napi->state, NAPIF_STATE_SCHED | NAPIF_STATE_MISSED, 0UL);
-}
-
-/* Before the driver stops its polls: whoever has it do that. */
-static void give_back_polls(struct twin *twin)
-{
-	struct napi_struct *napi;
-
-	if (twin->state != TANDEM_LOADED || twin->is_restarted || !tandem_is_disabled(twin) || !netif_running(twin->dev))
-		return;
-	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
-		give_back_poll(napi);
-}
-
 /*
  * A routine of the driver's was aborted in the middle, and what it has left is nothing that the driver knows: descriptors that are taken
- * off a ring whose index says otherwise, a card that is told not to interrupt. The interface goes down and up.
+ * off a ring whose index says otherwise, a card that is told not to interrupt. The interface goes down and up. The polls that the twin had
+ * taken the hypervisor has given back: who stops the interface does not wait for them.
  */
 void tandem_restart(struct twin *twin)
 {
@@ -412,7 +377,6 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 		case NETDEV_PRECHANGEMTU:
 			if (twin->state == TANDEM_ATTACHED)
 				tandem_detach(twin);
-			give_back_polls(twin);
 			if (event == NETDEV_GOING_DOWN)
 				twin->is_restarted = twin->state == TANDEM_LOADED && tandem_is_disabled(twin);
 			break;

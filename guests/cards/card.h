@@ -8,8 +8,8 @@
 /* Places that guests/lib/twins/code.S knows. A test plays the device: it says how many packets have gone, and what is there. */
 struct card {
 	volatile u64 xmit_answer, xmit_call, xmit_bug, poll_call, poll_bug, argument, nr_sent, nr_gone, nr_done, wake, rx_filled, rx_wanted,
-		rx_there, rx_taken, weight, nr_interrupts, nr_polls, second;
-	u64 pad0[14];
+		rx_there, rx_taken, weight, nr_interrupts, nr_polls, second, interrupt_bug, late_call;
+	u64 pad0[12];
 	volatile u64 tx[64], rx[64];
 	u8 napi[768];
 	u8 queue[2048];

@@ -25,8 +25,8 @@ static bool is_over(void)
 	return stats.disabled;
 }
 
-/* The twin is disabled, the domain hears of it, and the guest's packets come back. */
-static void is_disabled(u32 answers, u32 reason, const char *what)
+/* The twin is disabled, the domain hears of it, and the guest's packets come back. This is the poll's state then. */
+static void is_disabled_with(u64 state, u32 answers, u32 reason, const char *what)
 {
 	UNTIL(has_event(card_port), what);
 	struct twin_stats stats = { .twin = twin };
@@ -41,12 +41,35 @@ static void is_disabled(u32 answers, u32 reason, const char *what)
 	check(detach() == -ENOENT, "%s: there is a card still", what);
 	check(attach() == -EIO, "%s: a card for a disabled twin", what);
 	check(*(u32 *)word((u64)card->queue, QUEUE_LOCK) == 0, "%s: the transmit lock stays taken", what);
-	check(*word((u64)card->napi, NAPI_STATE) == 0, "%s: the poll's state is %#lx", what, *word((u64)card->napi, NAPI_STATE));
+	check(*word((u64)card->napi, NAPI_STATE) == state, "%s: the poll's state is %#lx", what, *word((u64)card->napi, NAPI_STATE));
 	send_out(60, 1);
 	check_received(&out, 60, what);
 	check_answers(1, what);
 	unload_card();
 	check(nr_in_use(&guest) == 2, "%s: %u grants are in use", what, nr_in_use(&guest));
+}
+
+/* The poll is nobody's. */
+static void is_disabled(u32 answers, u32 reason, const char *what)
+{
+	is_disabled_with(0, answers, reason, what);
+}
+
+/* When it has given its poll up, the domain's own driver takes it; then the twin is aborted. */
+static void polled_by_the_domain(void)
+{
+	struct twin_call call;
+	bool has_call = false;
+	begin("domains_own");
+	send_out(60, 1);
+	card->late_call = 1;
+	interrupt("a poll that was given up");
+	UNTIL((has_call = has_call || next(&call)), "a call after a poll");
+	check(*word((u64)card->napi, NAPI_STATE) == 0, "a poll that was given up: its state is %#lx", *word((u64)card->napi, NAPI_STATE));
+	*word((u64)card->napi, NAPI_STATE) = SCHED;
+	check_result(go_on(&call, 0), 0, "going on");
+	is_disabled_with(SCHED, 1, BUG, "a BUG after the poll");
+	*word((u64)card->napi, NAPI_STATE) = 0;
 }
 
 /* The domain's only processor sleeps until the twin releases the transmit lock: nothing of the domain's has to run for that. */
@@ -157,6 +180,14 @@ void ends(void)
 	card->poll_bug = 1;
 	interrupt("a BUG in the poll");
 	is_disabled(1, BUG, "a BUG in the poll");
+
+	/* It has taken a poll, and not scheduled it: who stops the interface would wait for its end for ever. */
+	begin("domains_own");
+	send_out(60, 1);
+	card->interrupt_bug = 1;
+	interrupt("a BUG with a poll");
+	is_disabled(1, BUG, "a BUG with a poll");
+	polled_by_the_domain();
 
 	/* With a lock of the driver's, which the domain gets back. */
 	volatile u32 *lock = (u32 *)pages[9];

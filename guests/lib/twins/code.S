@@ -349,6 +349,8 @@ twin_scatter_end:
 	.set	NR_INTERRUPTS, 120
 	.set	NR_POLLS, 128
 	.set	SECOND, 136
+	.set	INTERRUPT_BUG, 144
+	.set	LATE_CALL, 152
 	.set	TX, 256
 	.set	RX, 768
 	.set	NAPI, 1280
@@ -406,7 +408,7 @@ twin_scatter_end:
 	ud2
 card_xmit_end:
 
-	/* int card_interrupt(number, card): schedules the poll. */
+	/* int card_interrupt(number, card): schedules the poll, unless it is told to end when it has taken it. */
 	function card_interrupt
 	push	%rbx
 	push	%rbp
@@ -417,6 +419,9 @@ card_xmit_end:
 	call	*IMPORTS + 8(%rip)
 	test	%eax, %eax
 	je	card_interrupt_out
+	card	%rax
+	cmpq	$0, INTERRUPT_BUG(%rax)
+	jne	card_interrupt_bug
 	lea	NAPI(%rbx), %rdi
 	call	*IMPORTS + 16(%rip)
 	place	card_interrupt_out 2
@@ -424,9 +429,14 @@ card_xmit_end:
 	pop	%rbp
 	pop	%rbx
 	ret
+	place	card_interrupt_bug 2
+	ud2
 card_interrupt_end:
 
-	/* int card_poll(napi, weight): lets go of what the card has sent, hands over what it has received, and gives it new buffers. */
+	/*
+	 * int card_poll(napi, weight): lets go of what the card has sent, hands over what it has received, and gives it new buffers. If it is told
+	 * to, it calls import 0 with ARGUMENT when it has given the poll up, and ends.
+	 */
 	function card_poll
 	push	%rbx
 	push	%rbp
@@ -505,6 +515,12 @@ card_interrupt_end:
 	lea	NAPI(%rbx), %rdi
 	mov	%ebp, %esi
 	call	*IMPORTS + 48(%rip)
+	card	%rax
+	cmpq	$0, LATE_CALL(%rax)
+	je	card_poll_out
+	mov	ARGUMENT(%rax), %rdi
+	call	*IMPORTS(%rip)
+	jmp	card_poll_bug
 	place	card_poll_out 2
 	mov	%rbp, %rax
 	pop	%rbp

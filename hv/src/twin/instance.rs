@@ -74,6 +74,8 @@ pub struct Instance {
     stlb: Option<Frames>,
     /// Locks of the domain's that its invocation has taken; 0: none.
     held: [AtomicU64; MAX_HELD],
+    /// The `napi_struct` of a poll that its invocation has taken and not scheduled yet; 0: none.
+    taken_poll: AtomicU64,
     /// What else is mapped only for it.
     _others: Vec<Frames>,
     /// Does an invocation wait in it? Written by who has the slot. Who looks for a free one leaves those alone in which something waits.
@@ -211,6 +213,7 @@ impl Instance {
             save,
             stlb,
             held: [const { AtomicU64::new(0) }; MAX_HELD],
+            taken_poll: AtomicU64::new(0),
             _others: others,
             has_waiting: AtomicBool::new(false),
             slot: Mutex::new(Slot { twin, waiting: None }),
@@ -293,6 +296,17 @@ impl Instance {
     /// The locks that it has taken, which are its no more.
     pub fn take_held(&self) -> impl Iterator<Item = u64> + '_ {
         self.held.iter().map(|held| held.swap(0, Ordering::Relaxed)).filter(|lock| *lock != 0)
+    }
+
+    /// Its invocation has taken the poll of this `napi_struct`, to schedule it next. 0: it has, or has none.
+    #[inline(always)]
+    pub fn set_taken_poll(&self, napi: u64) {
+        self.taken_poll.store(napi, Ordering::Relaxed);
+    }
+
+    /// The poll that it has taken and not scheduled; 0: none.
+    pub fn taken_poll(&self) -> u64 {
+        self.taken_poll.load(Ordering::Relaxed)
     }
 
     /// The word of the context page that holds the budget.

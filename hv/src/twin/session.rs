@@ -69,6 +69,8 @@ impl<'a> Session<'a> {
             return self.not_begun(Errno::EBUSY);
         };
         (self.budget, self.function) = (steps, function.offset());
+        // One that takes a poll schedules it: what the one before has left is nobody's business.
+        instance.set_taken_poll(0);
         let entry = instance.entry(function, args);
         let mut running = Running { instance, invocation, domain: &mut self.domain, left: &mut self.left };
         // SAFETY: the areas are those of `Instance`, whose code was verified; the mirror is loaded, so is the twins' IDT, and no
@@ -124,7 +126,7 @@ impl<'a> Session<'a> {
         let to_call = self.domain.to_call.take();
         self.early = match self.left.abort.take() {
             Some(abort) => {
-                self.domain.release_locks();
+                self.domain.give_back();
                 Some(Early::Aborted(abort))
             }
             None => {

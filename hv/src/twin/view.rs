@@ -61,6 +61,8 @@ pub struct DomainView<'a> {
     pub to_call: Option<ToCall>,
     /// The card's polls that are to run: bits.
     pub polls: u32,
+    /// The card's polls that were given up: bits.
+    pub completed: u32,
     /// The card's lanes whose transmit queues may go on: bits. And [`LATE`].
     pub woken: u32,
     /// Its CPU has other work from then on, in ns.
@@ -81,6 +83,7 @@ impl<'a> DomainView<'a> {
             may_be_late: Cell::new(false),
             to_call: None,
             polls: 0,
+            completed: 0,
             woken: 0,
             late_ns: u64::MAX,
         }
@@ -118,10 +121,15 @@ impl<'a> DomainView<'a> {
         }
     }
 
-    /// Its invocation is aborted: the domain gets the locks back that it has taken. What they protect is the driver's to put in order, which
-    /// begins anew; with the locks taken it could not even do that.
-    pub fn release_locks(&mut self) {
+    /// Its invocation is aborted: the domain gets the locks and the poll back that it has taken. What they protect is the driver's to put in
+    /// order, which begins anew; with a lock taken, or a poll that never ends, it could not even do that.
+    pub fn give_back(&mut self) {
         let instance = self.instance;
+        if instance.taken_poll() != 0 {
+            // If it is not there the domain has no use for it.
+            let _ = self.common.support.give_poll_back(self, instance.taken_poll());
+            instance.set_taken_poll(0);
+        }
         for lock in instance.take_held() {
             // If it is not there, or not taken, the domain has no use for it.
             if let Err(Stop::Upcall) = lock::release(&self.common.support, self, lock) {
@@ -344,6 +352,19 @@ impl Host for DomainView<'_> {
     fn schedule_poll(&mut self, napi: u64) {
         if let Some(number) = self.card.as_ref().and_then(|card| card.attached.poll_of(napi)) {
             self.polls |= 1 << number;
+        }
+    }
+    fn has_taken_poll(&mut self, napi: u64) {
+        self.instance.set_taken_poll(napi);
+    }
+    fn schedules_poll(&mut self, napi: u64) {
+        if self.instance.taken_poll() == napi {
+            self.instance.set_taken_poll(0);
+        }
+    }
+    fn has_completed_poll(&mut self, napi: u64) {
+        if let Some(number) = self.card.as_ref().and_then(|card| card.attached.poll_of(napi)) {
+            self.completed |= 1 << number;
         }
     }
     fn takes_packets(&self) -> bool {

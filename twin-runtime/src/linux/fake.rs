@@ -64,6 +64,9 @@ pub struct Fake {
     pub bounced: Option<u64>,
     /// The packet that was received last.
     pub last: Option<Frame<'static>>,
+    /// The poll that was taken and not scheduled yet; those that were given up.
+    pub taken: Option<u64>,
+    pub completed: Vec<u64>,
 }
 
 impl Fake {
@@ -168,6 +171,15 @@ impl Host for Fake {
     }
     fn schedule_poll(&mut self, napi: u64) {
         self.events.push(Event::Poll(napi));
+    }
+    fn has_taken_poll(&mut self, napi: u64) {
+        self.taken = Some(napi);
+    }
+    fn schedules_poll(&mut self, napi: u64) {
+        self.taken = self.taken.filter(|taken| *taken != napi);
+    }
+    fn has_completed_poll(&mut self, napi: u64) {
+        self.completed.push(napi);
     }
     fn receive(&mut self, f: Frame<'_>) -> bool {
         self.last = Some(Frame { fragments: &[], ..f });

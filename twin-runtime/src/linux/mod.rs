@@ -43,6 +43,12 @@ pub trait Host: Memory {
     }
     /// The poll of this `napi_struct`, which the host runs, is to run (softirq).
     fn schedule_poll(&mut self, napi: u64);
+    /// The driver has taken a poll, and schedules it next: if it ends before that, the host gives it back ([`Support::give_poll_back`]).
+    fn has_taken_poll(&mut self, _napi: u64) {}
+    /// It schedules a poll, which is the host's or the domain's from now on.
+    fn schedules_poll(&mut self, _napi: u64) {}
+    /// It has given up a poll that the host runs, which may be another's by now.
+    fn has_completed_poll(&mut self, _napi: u64) {}
     /// Does the host take received packets? Else the domain does.
     fn takes_packets(&self) -> bool {
         true

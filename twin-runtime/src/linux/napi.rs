@@ -21,11 +21,16 @@ pub fn schedule_prep<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Don
         _ => Some(state | SCHED),
     };
     let (old, taken) = host.update_u64(at, take)?;
-    Ok(u64::from(taken && old & SCHED == 0))
+    let is_own = taken && old & SCHED == 0;
+    if is_own {
+        host.has_taken_poll(args[0]);
+    }
+    Ok(u64::from(is_own))
 }
 
 /// `__napi_schedule(napi)`: the caller owns the poll; it is to run.
 pub fn schedule<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    host.schedules_poll(args[0]);
     if !host.runs_poll(args[0]) {
         return Err(Stop::Upcall);
     }
@@ -45,6 +50,9 @@ pub fn complete_done<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Don
         (state & (NPSVC | IN_BUSY_POLL) == 0).then_some(kept | again)
     };
     let (old, given) = host.update_u64(at, give)?;
+    if given {
+        host.has_completed_poll(args[0]);
+    }
     if given && old & MISSED != 0 {
         host.schedule_poll(args[0]);
     }

@@ -113,18 +113,25 @@ fn polling_is_owned_once_and_a_missed_poll_runs_again() {
     let (mut f, s) = domain(1);
     let napi = DEVICE;
     assert_eq!(call("napi_schedule_prep", &s, &mut f, &[napi]), Ok(1));
+    assert_eq!(f.taken, Some(napi), "who ends now owns it");
     call("__napi_schedule", &s, &mut f, &[napi]).expect("scheduled");
     assert_eq!(call("napi_schedule_prep", &s, &mut f, &[napi]), Ok(0), "owned");
+    assert_eq!(f.taken, None, "it is scheduled, or was not taken");
     assert_eq!(f.u64(napi + 16), Ok(3), "SCHED and MISSED");
     assert_eq!(call("napi_complete_done", &s, &mut f, &[napi, 1]), Ok(0), "again");
     assert_eq!((f.u64(napi + 16), f.events.len()), (Ok(1), 2));
     assert_eq!(call("napi_complete_done", &s, &mut f, &[napi, 1]), Ok(1));
-    assert_eq!(f.u64(napi + 16), Ok(0));
+    assert_eq!((f.u64(napi + 16), &f.completed[..]), (Ok(0), &[napi, napi][..]));
     f.put_u64(napi + 16, 4).expect("mapped");
     assert_eq!(call("napi_schedule_prep", &s, &mut f, &[napi]), Ok(0), "disabled");
     f.put_u64(napi + 16, 1 | 8).expect("mapped");
     assert_eq!(call("napi_complete_done", &s, &mut f, &[napi, 1]), Ok(0), "netpoll has it");
-    assert_eq!(f.u64(napi + 16), Ok(9));
+    assert_eq!((f.u64(napi + 16), f.taken, f.completed.len()), (Ok(9), None, 2));
+    // The domain schedules what it runs itself.
+    f.has_card = false;
+    f.put_u64(napi + 16, 0).expect("mapped");
+    assert_eq!(call("napi_schedule_prep", &s, &mut f, &[napi]), Ok(1));
+    assert_eq!((call("__napi_schedule", &s, &mut f, &[napi]), f.taken), (Err(Stop::Upcall), None));
 }
 
 #[test]

@@ -341,11 +341,11 @@ fn end_lane(loaded: &Loaded, drive: Drive, lane: &Lane) -> u32 {
         drop(slot.twin.resume());
         drop(slot);
         if let Some(mut session) = Session::enter(loaded, waits.instance, None) {
-            session.domain.release_locks();
+            session.domain.give_back();
         }
     }
     let job = progress.job.take();
-    let polls = progress.polls | lane.polls.swap(0, Ordering::SeqCst);
+    let polls = progress.polls | progress.polling | lane.polls.swap(0, Ordering::SeqCst);
     if let Some(mut session) = Session::enter(loaded, 0, None) {
         let (support, domain) = (&loaded.common.support, &mut session.domain);
         if progress.has_lock {
@@ -353,7 +353,7 @@ fn end_lane(loaded: &Loaded, drive: Drive, lane: &Lane) -> u32 {
             let _ = support.end_transmit(domain, own.queue, false);
         }
         for (n, napi) in attached.napis.iter().enumerate() {
-            if polls >> n & 1 != 0 || matches!(job, Some(Job::Poll(m)) if m == n) {
+            if polls >> n & 1 != 0 {
                 let _ = support.give_poll_back(domain, napi.napi);
             }
         }

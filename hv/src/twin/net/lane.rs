@@ -83,6 +83,8 @@ pub struct Progress {
     pub lines: u32,
     /// Polls that are the hypervisor's, and are to run: bits.
     pub polls: u32,
+    /// The poll that runs, until the driver has given it up: a bit. It may be the domain's by then, whose driver goes on with it.
+    pub polling: u32,
     /// Packets may wait.
     pub may_send: bool,
     /// Not before this time, in ns: the queue is stopped, or somebody else transmits.

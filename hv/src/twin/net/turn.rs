@@ -171,6 +171,9 @@ impl<'a> Turn<'a> {
         self.budget = self.budget.saturating_sub(1);
         count.add();
         self.progress.job = Some(job);
+        if let Job::Poll(n) = job {
+            self.progress.polling = 1 << n;
+        }
         let args = [first, second, 0, 0, 0, 0];
         let returned = self.session.call(&mut self.slot, function, &args, self.interruptible.again());
         self.hear();
@@ -204,6 +207,7 @@ impl<'a> Turn<'a> {
         let domain = &mut self.session.domain;
         domain.pass_on();
         let (polls, woken) = (core::mem::take(&mut domain.polls), core::mem::take(&mut domain.woken));
+        self.progress.polling &= !core::mem::take(&mut domain.completed);
         if polls != 0 {
             self.schedule(polls);
         }
@@ -314,6 +318,7 @@ impl<'a> Turn<'a> {
     #[inline(never)]
     fn polled(&mut self, n: usize, work: u32) -> Result<(), Stop> {
         self.budget = self.budget.saturating_sub(work);
+        self.progress.polling = 0;
         let Some(napi) = self.attached.napi(n).filter(|napi| work >= napi.weight) else { return Ok(()) };
         let ended = self.loaded.common.support.end_stopped_poll(&mut self.session.domain, napi.napi);
         if !self.check(ended)? {
