@@ -259,6 +259,9 @@ int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
 	err = may_have(twin->dev);
 	if (err)
 		return err;
+	err = tandem_use(twin);
+	if (err)
+		return err;
 	lists = kzalloc(sizeof(*lists), GFP_KERNEL);
 	if (!lists)
 		return -ENOMEM;
@@ -308,6 +311,7 @@ void tandem_detach(struct twin *twin)
 		pr_err("twin %u cannot be detached: %d\n", twin->number, err);
 	tandem_serve_end(twin);
 	twin->state = TANDEM_LOADED;
+	twin->used_at = jiffies;
 	/* Work that the twin began the driver goes on with, interrupts of the card with it. What an aborted one has left it does not know. */
 	if (!tandem_is_disabled(twin)) {
 		local_bh_disable();
@@ -386,7 +390,8 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 		case NETDEV_FEAT_CHANGE:
 			tandem_check(twin);
 			tandem_stop_merging(twin);
-			tandem_tell(twin);
+			if (!twin->is_told)
+				tandem_tell(twin);
 			break;
 		case NETDEV_UP:
 		case NETDEV_DOWN:

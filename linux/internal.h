@@ -29,6 +29,10 @@ struct lent {
 struct pool {
 	struct lent *list;
 	u32 count;
+	/* All are lent; else only those that the driver has, or has freed. */
+	bool is_lent;
+	/* So many of the first the driver has not any more then. */
+	u32 nr_drained;
 };
 
 /* An open file. */
@@ -39,8 +43,13 @@ struct twin {
 	u32 number;
 	struct tandem_status status;
 	struct pool pool;
-	/* Linux merged what came by the card before the twin was loaded. */
+	/* The driver may have lent buffers: the twin runs or has run, at last at this time. */
+	bool is_used;
+	unsigned long used_at;
+	/* Linux is to merge what comes by the card when it has not. */
 	bool merges;
+	/* It is told so just now, or told not to. */
+	bool is_told;
 	/* The driver has begun anew since its twin was disabled. */
 	bool is_restarted;
 	/* Counts what a reader may want to know. */
@@ -81,6 +90,8 @@ static inline void tandem_tell(struct twin *twin)
 int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image);
 void tandem_unload(struct twin *twin);
 void tandem_stop_merging(struct twin *twin);
+int tandem_use(struct twin *twin);
+void tandem_let_merge(struct twin *twin);
 void tandem_fill_status(struct twin *twin);
 bool tandem_is_disabled(struct twin *twin);
 
@@ -91,8 +102,10 @@ int tandem_areas_get(struct twin_load *load);
 void tandem_areas_put(void);
 
 /* pool.c */
-int tandem_pool_lend(struct twin *twin, const struct tandem_load *load);
-void tandem_pool_recall(struct twin *twin);
+int tandem_pool_make(struct twin *twin, const struct tandem_load *load);
+int tandem_pool_lend(struct twin *twin);
+int tandem_pool_recall(struct twin *twin);
+bool tandem_pool_is_drained(struct twin *twin);
 void tandem_pool_free(struct pool *pool);
 
 /* card.c */

@@ -2,9 +2,9 @@
 /*
  * Buffers that are lent to a twin. Each has one reference more than whoever uses it, also while nobody does: an sk_buff in
  * `users`, a page of a fragment in `_refcount`, which are 2 all the time. So whoever frees one that is lent gives up a
- * reference and no more; whoever does not look at `users` (GRO) is kept off them (twin.c). At the end, those that nobody uses
- * come back from the hypervisor and are freed; of the others the lender's reference goes, and the driver frees them when it is
- * done with them.
+ * reference and no more; whoever does not look at `users` (GRO) is kept off them (twin.c). When the card is taken away, those
+ * that nobody uses come back from the hypervisor, until it is given away again. At the end they are freed; of the others the
+ * lender's reference goes, and the driver frees them when it is done with them.
  */
 #include <linux/bsearch.h>
 #include <linux/ethtool.h>
@@ -117,15 +117,20 @@ static int by_object(const void *a, const void *b)
 	return one->object < other->object ? -1 : one->object > other->object;
 }
 
-static int lend_some(struct twin *twin, struct twin_lent *list, u32 from, u32 count)
+/* Lends the first of those from `*from` on that are home, and goes on behind them. */
+static int lend_some(struct twin *twin, struct twin_lent *list, u32 *from)
 {
-	struct twin_lend lend = { .twin = twin->number, .count = count, .list = (unsigned long)list };
-	u32 n;
+	struct twin_lend lend = { .twin = twin->number, .list = (unsigned long)list };
+	struct pool *pool = &twin->pool;
+	u32 first = *from, n;
+	int err;
 
-	for (n = 0; n < count; n++) {
-		const struct lent *lent = &twin->pool.list[from + n];
+	for (n = first; n < pool->count && lend.count < AT_ONCE; n++) {
+		const struct lent *lent = &pool->list[n];
 
-		list[n] = (struct twin_lent) {
+		if (!lent->is_home)
+			continue;
+		list[lend.count++] = (struct twin_lent) {
 			.kind = lent->kind,
 			.bytes = lent->kind == TWIN_SKB ? BUFFER : lent->kind == TWIN_FRAGMENT ? PAGE_SIZE : 0,
 			.object = lent->object,
@@ -133,13 +138,11 @@ static int lend_some(struct twin *twin, struct twin_lent *list, u32 from, u32 co
 			.references = lent->kind == TWIN_FRAGMENT ? 2 : 0,
 		};
 	}
-	return twin_op(TWINOP_LEND, &lend);
-}
-
-static void set_home(struct lent *list, u32 count, bool is_home)
-{
-	while (count--)
-		list++->is_home = is_home;
+	err = lend.count ? twin_op(TWINOP_LEND, &lend) : 0;
+	if (!err)
+		for (*from = n; first < n; first++)
+			pool->list[first].is_home = false;
+	return err;
 }
 
 /* What lies in the card's receive rings once all of it came from the twin. */
@@ -168,11 +171,10 @@ static u32 how_many(const struct tandem_load *load, u32 asked_for, struct net_de
 	return asked_for ? min_t(u64, wanted, MOST / nr_kinds) : 0;
 }
 
-int tandem_pool_lend(struct twin *twin, const struct tandem_load *load)
+int tandem_pool_make(struct twin *twin, const struct tandem_load *load)
 {
 	struct pool *pool = &twin->pool;
-	struct twin_lent *list;
-	u32 skbs, bare, wanted, n;
+	u32 skbs, bare, wanted;
 	int err = 0;
 
 	if (load->skbs > MOST || load->bare_skbs > MOST || load->fragments > MOST)
@@ -180,12 +182,9 @@ int tandem_pool_lend(struct twin *twin, const struct tandem_load *load)
 	skbs = how_many(load, load->skbs, twin->dev);
 	bare = how_many(load, load->bare_skbs, twin->dev);
 	wanted = skbs + bare + how_many(load, load->fragments, twin->dev);
-	list = (void *)__get_free_page(GFP_KERNEL);
 	pool->list = kvcalloc(wanted, sizeof(*pool->list), GFP_KERNEL);
-	if (!list || !pool->list) {
-		free_page((unsigned long)list);
+	if (!pool->list)
 		return -ENOMEM;
-	}
 	while (pool->count < wanted && !err) {
 		struct lent *lent = &pool->list[pool->count];
 
@@ -196,19 +195,31 @@ int tandem_pool_lend(struct twin *twin, const struct tandem_load *load)
 		cond_resched();
 	}
 	sort(pool->list, pool->count, sizeof(*pool->list), by_object, NULL);
-	for (n = 0; n < pool->count && !err; n += AT_ONCE) {
-		u32 count = min_t(u32, AT_ONCE, pool->count - n);
+	return err;
+}
 
-		err = lend_some(twin, list, n, count);
-		if (!err)
-			set_home(&pool->list[n], count, false);
-	}
+/* Those that are home are lent. */
+int tandem_pool_lend(struct twin *twin)
+{
+	struct pool *pool = &twin->pool;
+	struct twin_lent *list;
+	u32 n = 0;
+	int err = 0;
+
+	if (pool->is_lent)
+		return 0;
+	list = (void *)__get_free_page(GFP_KERNEL);
+	if (!list)
+		return -ENOMEM;
+	while (!err && n < pool->count)
+		err = lend_some(twin, list, &n);
 	free_page((unsigned long)list);
+	pool->is_lent = !err;
 	return err;
 }
 
 /* Those of the buffers that the twin does not use come back. */
-void tandem_pool_recall(struct twin *twin)
+int tandem_pool_recall(struct twin *twin)
 {
 	struct twin_lent *list = (void *)__get_free_page(GFP_KERNEL | __GFP_NOFAIL);
 	struct twin_lend lend;
@@ -227,12 +238,32 @@ void tandem_pool_recall(struct twin *twin)
 		}
 		cond_resched();
 	} while (!err && lend.count);
-	if (err) {
-		/* Nobody knows who has them. */
+	if (err)
 		pr_err("%u buffers of twin %u do not come back: %d\n", twin->pool.count, twin->number, err);
-		twin->pool.count = 0;
-	}
 	free_page((unsigned long)list);
+	twin->pool.is_lent = false;
+	twin->pool.nr_drained = 0;
+	return err;
+}
+
+/*
+ * Has the driver none of the sk_buffs any more? Those that it has are told from the others by these coming back. Of one that it has freed
+ * the lender's reference is left; it does not get it again, so nobody looks at it twice.
+ */
+bool tandem_pool_is_drained(struct twin *twin)
+{
+	struct pool *pool = &twin->pool;
+
+	if (pool->is_lent)
+		tandem_pool_recall(twin);
+	for (; pool->nr_drained < pool->count; pool->nr_drained++) {
+		const struct lent *lent = &pool->list[pool->nr_drained];
+		const struct sk_buff *skb = (void *)(unsigned long)lent->object;
+
+		if (!lent->is_home && lent->kind != TWIN_FRAGMENT && refcount_read(&skb->users) != 1)
+			return false;
+	}
+	return true;
 }
 
 /* After the twin was unloaded, or never had them. */
@@ -249,4 +280,5 @@ void tandem_pool_free(struct pool *pool)
 	kvfree(pool->list);
 	pool->list = NULL;
 	pool->count = 0;
+	pool->is_lent = false;
 }

@@ -297,6 +297,9 @@ int tandem_call(struct twin *twin, const struct tandem_call *wanted)
 
 	if (twin->state != TANDEM_LOADED)
 		return twin->state == TANDEM_EMPTY ? -ENOENT : -EBUSY;
+	err = tandem_use(twin);
+	if (err)
+		return err;
 	call = kzalloc(sizeof(*call), GFP_KERNEL);
 	if (!call)
 		return -ENOMEM;

@@ -9,6 +9,9 @@
 #include <asm/xen/page.h>
 #include "internal.h"
 
+/* So long a twin is not used before its buffers come back: who takes the card away mostly gives it back soon, or tries to each second. */
+#define UNUSED_JIFFIES (3 * HZ)
+
 /* The machine frame of the page-table root at an address of the kernel image, 0 if there can be none. */
 static u64 root_frame(u64 address)
 {
@@ -95,25 +98,54 @@ static int load_image(struct twin *twin, const struct tandem_load *load, const u
 	return 0;
 }
 
+/* Whoever waits for changes of ours does not have to look: he would try again at once what he tries each second. */
+static void update_features(struct twin *twin)
+{
+	twin->is_told = true;
+	netdev_update_features(twin->dev);
+	twin->is_told = false;
+}
+
 /*
- * While buffers are lent, Linux does not merge what comes by the card (GRO): from those that are merged it takes the pieces, and then it
- * keeps the sk_buff itself for the next packet, whoever else has a reference.
+ * While the driver may have lent sk_buffs, Linux does not merge what comes by the card (GRO): from those that are merged it takes the pieces,
+ * and then it keeps the sk_buff itself for the next packet, whoever else has a reference. The twin puts them into the driver's rings, and
+ * there they are until they have been received into, also when Linux has the card again.
  */
 void tandem_stop_merging(struct twin *twin)
 {
-	if (twin->state == TANDEM_EMPTY || !(twin->dev->wanted_features & NETIF_F_GRO))
+	if (!twin->is_used || !(twin->dev->wanted_features & NETIF_F_GRO))
 		return;
 	twin->merges = true;
 	twin->dev->wanted_features &= ~NETIF_F_GRO;
-	netdev_update_features(twin->dev);
+	update_features(twin);
 }
 
 static void merge_again(struct twin *twin)
 {
+	twin->is_used = false;
 	if (!twin->merges || twin->dev->reg_state != NETREG_REGISTERED)
 		return;
+	twin->merges = false;
 	twin->dev->wanted_features |= NETIF_F_GRO;
-	netdev_update_features(twin->dev);
+	update_features(twin);
+}
+
+/* The twin's functions are about to run: all buffers are lent, and Linux merges nothing. */
+int tandem_use(struct twin *twin)
+{
+	twin->is_used = true;
+	twin->used_at = jiffies;
+	tandem_stop_merging(twin);
+	return tandem_pool_lend(twin);
+}
+
+/* Linux merges again if it did, when the twin has not run for a while and the driver has none of the lent sk_buffs any more. */
+void tandem_let_merge(struct twin *twin)
+{
+	if (twin->state != TANDEM_LOADED || !twin->is_used || time_before(jiffies, twin->used_at + UNUSED_JIFFIES))
+		return;
+	if (tandem_pool_is_drained(twin))
+		merge_again(twin);
 }
 
 int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image)
@@ -140,9 +172,11 @@ int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *of
 	twin->state = TANDEM_LOADED;
 	twin->is_restarted = false;
 	memset(twin->status.called, 0, sizeof(twin->status.called));
+	twin->is_used = false;
 	twin->merges = false;
-	tandem_stop_merging(twin);
-	err = tandem_pool_lend(twin, load);
+	err = tandem_pool_make(twin, load);
+	if (!err)
+		err = tandem_pool_lend(twin);
 	if (err)
 		tandem_unload(twin);
 	return err;
@@ -158,7 +192,9 @@ void tandem_unload(struct twin *twin)
 		tandem_detach(twin);
 	if (twin->state == TANDEM_LOADED) {
 		tandem_restart(twin);
-		tandem_pool_recall(twin);
+		/* If they do not come back nobody knows who has them. */
+		if (tandem_pool_recall(twin))
+			twin->pool.count = 0;
 		err = twin_op(TWINOP_UNLOAD, &name);
 		if (err)
 			pr_err("twin %u cannot be unloaded: %d\n", twin->number, err);
@@ -175,8 +211,9 @@ void tandem_fill_status(struct twin *twin)
 {
 	struct tandem_status *status = &twin->status;
 
-	/* Drivers tell nobody that they use fewer queues, nor netpoll that it uses a card. Somebody reads this each second. */
+	/* Drivers tell nobody that they use fewer queues, nor what they have freed, nor netpoll that it uses a card. Somebody reads this each second. */
 	tandem_check(twin);
+	tandem_let_merge(twin);
 	status->state = twin->state;
 	status->is_up = twin->dev && netif_running(twin->dev);
 	status->lent = twin->pool.count;

@@ -36,17 +36,22 @@ check without-twind refuses 'no twind runs' mode net twin-mirror
 
 in_guest dd 60 'job_twin_module damage=1; job_twind --interface eth0 --mode vm'
 check the-twin-is-loaded wait_for 120 says 'eth0 .*: vm, twin 0 of'
-# Linux would use buffers for other packets that are lent.
+# Linux would use buffers for other packets that are lent, of those that the driver has.
 merges() { said "generic-receive-offload: $1" dd 20 'ethtool -k eth0'; }
+check linux-merges-packets merges on
+check a-stream-without-an-end endless u1
+goes() { twinctl mode net $1 && says "^net: $1, by dd" && moves u1; }
+check the-twin-has-the-card-first goes twin-mirror
 check linux-does-not-merge-packets merges off
 in_guest dd 20 'ethtool -K eth0 gro on'
 check nor-when-it-is-told-to merges off
-check a-stream-without-an-end endless u1
-goes() { twinctl mode net $1 && says "^net: $1, by dd" && moves u1; }
 for n in 1 2 3 4 5; do
 	check "round-$n-by-the-twin" goes twin-mirror
 	check "round-$n-by-linux" goes vm
 done
+# When something was received into all that the twin has put into the driver's rings.
+in_guest u1 60 'ping -q -c 500 -i 0.02 10.9.0.1 > /dev/null'
+check linux-merges-packets-beside-a-twin wait_for 60 merges on
 check in-the-driver-domain-too said 'eth0 .*: twin-mirror, twin' dd 60 'twinctl mode eth0 twin-mirror'
 check the-twin-has-the-card says '^net: twin-mirror, by dd'
 check what-it-counts says '[1-9][0-9]* packets sent' stats net
