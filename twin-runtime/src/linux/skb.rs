@@ -78,7 +78,7 @@ const LONGEST_INFO: u64 = 256;
 const NOWHERE: u16 = u16::MAX;
 
 /// Bytes of a buffer of `size` bytes that come before its shared info.
-fn end_of(o: &Offsets, size: u64) -> u64 {
+pub(super) fn end_of(o: &Offsets, size: u64) -> u64 {
     size.saturating_sub(o.info_size.next_multiple_of(64))
 }
 

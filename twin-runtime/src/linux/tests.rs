@@ -539,6 +539,21 @@ fn what_the_domain_freed_is_reclaimed() {
     );
 }
 
+/// Who gets a lent `sk_buff` in the domain makes a copy of it that shares its data, and frees it. The data is free when the copy is.
+#[test]
+fn what_a_copy_of_the_domains_shares_is_not_reclaimed() {
+    let (mut f, s) = domain(1);
+    let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    let info = f.u64(skb + 200).expect("mapped") + u64::from(f.u32(skb + 192).expect("mapped"));
+    f.put_u32(skb + 220, 1).expect("mapped");
+    for shared in [2, 0x1_0002, 0xffff] {
+        f.put_u32(info + 32, shared).expect("mapped");
+        assert_eq!((f.reclaim(&s.offsets), f.pool.free().0), (Ok(0), 0), "{shared:#x}");
+    }
+    f.put_u32(info + 32, 0x1_0001).expect("mapped");
+    assert_eq!((f.reclaim(&s.offsets), f.pool.free().0), (Ok(1), 1));
+}
+
 /// A domain that has lent so many `sk_buff`s, which are located, and nothing else.
 fn domain_of_many(count: u64) -> (Fake, Support) {
     let (mut f, s) = domain(0);

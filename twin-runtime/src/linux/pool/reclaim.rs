@@ -2,6 +2,7 @@
 
 use super::{Fragment, FragmentUse, Lent, Pool, Use, PORTION, USERS};
 use crate::linux::offsets::Offsets;
+use crate::linux::skb::end_of;
 use crate::memory::{Fault, Memory};
 
 /// A search for what the domain freed, which is done in portions: what is lent may be registers of a device by now, which take their time to
@@ -22,6 +23,18 @@ impl Search {
     pub const fn is_over(&self) -> bool {
         self.transmitting == 0 && self.any == 0
     }
+}
+
+/// Has somebody else the data of an `sk_buff`? Whoever gets one in the domain that has another user makes a copy of it (`skb_share_check`) which
+/// shares its data, and frees it; the copy may wait in a queue for as long as it likes, and who frees it last frees the data.
+fn data_is_used(lent: &Lent, memory: &impl Memory, o: &Offsets) -> Result<bool, Fault> {
+    if lent.head == 0 {
+        // Its data is a fragment, whose page counts those that have it.
+        return Ok(false);
+    }
+    let info = lent.head.wrapping_add(end_of(o, lent.size.into()));
+    // The high half counts those who use the payload only.
+    Ok(memory.member_u32(info, o.info_dataref)? & 0xffff > 1)
 }
 
 impl Pool {
@@ -96,6 +109,7 @@ impl Pool {
             return Ok(false);
         };
         if memory.u32(skb.wrapping_add(o.skb_users))? >= USERS
+            || data_is_used(&lent, memory, o)?
             || matches!(lent.out, Use::Transmit(cookie) if !sent(cookie))
         {
             return Ok(false);
