@@ -12,7 +12,8 @@ pub(super) const STORM: u32 = 10_000;
 
 /// How long a domain that shares a level-triggered line may keep it masked. A driver's handler takes microseconds.
 const ANSWER_NS: u64 = 100_000_000;
-/// A line of which a sharer has not answered in time fires at most this often: its device may well go on asking.
+/// A line of which a sharer has not answered in time fires at most this often: its device may well go on asking. Nor may one that was late
+/// before keep it masked for longer: each time that it is late it would else cost the others [`ANSWER_NS`], if it always answers afterwards.
 const THROTTLE_NS: u64 = 10_000_000;
 /// A line that nobody holds asserted stays silent for at least this long now and then after it was unmasked.
 const CALM_NS: u64 = 100_000;
@@ -34,6 +35,8 @@ pub(super) struct Line<M> {
     pub(super) in_flight: u8,
     /// Bit n: guest n has not answered in time, and is not waited for until it does.
     pub(super) late: u8,
+    /// Bit n: guest n has once been late on this line.
+    was_late: u8,
     /// Bit n: guest n serves the line alone as it seems, since it was found to be its device's that asked.
     pub(super) alone: u8,
     /// How often in a row it was told alone, and when all were told.
@@ -70,6 +73,7 @@ impl<M> Line<M> {
             present: 0,
             in_flight: 0,
             late: 0,
+            was_late: 0,
             alone: 0,
             told_alone: 0,
             told_all: 0,
@@ -127,6 +131,7 @@ impl<M> Line<M> {
         if let Some((n, slot)) = self.guests.iter_mut().enumerate().find(|(_, g)| g.is_none()) {
             *slot = Some(guest);
             self.present |= 1 << n;
+            self.was_late &= !(1 << n);
         }
     }
 
@@ -244,7 +249,7 @@ impl<M> Line<M> {
         }
         let wait = match self.in_flight {
             0 => return None,
-            _ if self.is_suspect() && !self.is_throttled => THROTTLE_NS,
+            waited_for if (self.is_suspect() || waited_for & self.was_late != 0) && !self.is_throttled => THROTTLE_NS,
             _ if !self.is_shared() => return None,
             _ => ANSWER_NS,
         };
@@ -259,10 +264,12 @@ impl<M> Line<M> {
         }
         let waited = now.saturating_sub(self.started);
         self.is_throttled |= waited >= THROTTLE_NS;
-        if !self.is_shared() || waited < ANSWER_NS {
+        let patience = if self.in_flight & !self.was_late == 0 { THROTTLE_NS } else { ANSWER_NS };
+        if !self.is_shared() || waited < patience {
             return false;
         }
         self.late |= core::mem::take(&mut self.in_flight);
+        self.was_late |= self.late;
         true
     }
 

@@ -6,7 +6,7 @@
 //! the top down. Lines may be shared by domains that all agree.
 //!
 //! Level-triggered: masked when it fires, until every domain that was told has said EOI. A domain that shares the line and
-//! does not answer in time is no longer waited for, until it does: a dead domain does not keep the line from the others;
+//! does not answer in time is no longer waited for, until it does, and then for less long: a dead domain does not keep the line from the others;
 //! but as its device may go on asking, the line fires less often meanwhile. So it does after a sharer has left, until the
 //! line was found silent a few times: its device may be asking with nobody left to serve it. Of a line that somebody was found to serve
 //! only he is told, most times: a shared line keeps asking while another's device does, and then he finds nothing. Edge-triggered and messages:

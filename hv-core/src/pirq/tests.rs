@@ -384,6 +384,38 @@ fn told_of_an_asserted_line(i: &mut Ints, from: u64, ns: u64) -> usize {
     told
 }
 
+/// Who answers as soon as he is not waited for any more, and never before, costs the others as much as who never answers.
+#[test]
+fn a_domain_that_is_late_each_time_keeps_a_shared_line_for_no_longer() {
+    let mut i = shared();
+    i.eoi(0, 19).unwrap();
+    let (mut fired, mut wake) = (0, i.next_wake().or(Some(100 * MS)));
+    for now in (0..2000 * MS).step_by(20_000) {
+        if wake.is_some_and(|at| now >= at) {
+            while i.expire(now).is_some() {}
+            wake = i.next_wake();
+        }
+        if i.look(19).unwrap().sharers().any(|s| s.is_late) {
+            i.eoi(5, 19).unwrap();
+        }
+        if open(&mut i, 19) {
+            wake = i.fired(19, now).wake_ns.or(wake);
+            fired += usize::from(now >= 1000 * MS);
+            i.eoi(0, 19).unwrap();
+        }
+    }
+    assert!((90..=210).contains(&fired), "in a second it fires {fired} times");
+    // Another who comes in its place is waited for as anybody is.
+    i.unbind(5, 19);
+    i.bind(5, 19, 7, true).unwrap();
+    i.expire(2100 * MS);
+    i.next_wake();
+    i.fired(19, 2200 * MS);
+    i.eoi(0, 19).unwrap();
+    i.expire(2250 * MS);
+    assert!(!i.look(19).unwrap().sharers().any(|s| s.is_late));
+}
+
 #[test]
 fn a_device_that_a_domain_left_behind_does_not_flood_the_others() {
     for was_late in [false, true] {
