@@ -305,6 +305,7 @@ static void neighbours(void)
 	}
 	struct disk_status s = status();
 	check(s.merged == before.merged + 2 && s.passed_on == before.passed_on + 4 && s.errors == before.errors, "counts");
+	check(s.answered == before.answered + 4, "%lu are answered", s.answered - before.answered);
 }
 
 /* A run of more pages than a slot has room for is listed in a page, if the back end takes that. */

@@ -574,6 +574,8 @@ pub struct ChannelDiskStatus {
     pub empty_reads: u64,
     /// Out: for how long the back end has left the oldest request unanswered that it was given, in ns; 0: there is none.
     pub oldest_ns: u64,
+    /// Out: what back ends have answered of what they were asked for.
+    pub answered: u64,
 }
 
 /// In [`ChannelSnapshot::state`]: there is none.
@@ -659,7 +661,7 @@ const _: () = assert!(core::mem::size_of::<ChannelDisk>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 28);
 const _: () = assert!(core::mem::size_of::<ChannelDiskAttach>() == 24);
-const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 136);
+const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 144);
 const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 56);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelKeepLink>() == 8);

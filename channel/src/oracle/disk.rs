@@ -80,7 +80,9 @@ impl World {
         let memory = Memory::new((1 + FRAMES + PAGES) as usize);
         let guest = Guest::new(1..1 + FRAMES);
         let mut front = Blkfront::new(&memory, guest, 0u32.wrapping_sub(u32::from(mode)));
-        let disk = Disk::connect(front.ring.page.clone(), OFFERS, SECRET).expect("a fresh ring");
+        let mut disk = Disk::connect(front.ring.page.clone(), OFFERS, SECRET).expect("a fresh ring");
+        // Most are longer.
+        disk.cut_discards(5);
         let (back_lies, guest_lies, backs_are_damaged) = (mode % 4 == 1, mode % 8 == 2, mode % 8 == 6);
         let mut medium = Medium::default();
         if mode % 4 == 3 {

@@ -183,6 +183,12 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.journal.len()
     }
 
+    /// Discards are passed on in parts of so many sectors.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn cut_discards(&mut self, sectors: u64) {
+        self.journal.discard_sectors = sectors;
+    }
+
     /// For how long the back end has left the oldest of the requests unanswered that it was given, in ns; 0 if there is none.
     pub fn oldest_for(&self, now: u64) -> u64 {
         let since = self.journal.oldest_unanswered().zip(self.link.as_ref());
@@ -362,6 +368,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             match self.journal.answered(Name::decode(answer.id), answer.status.min(BLKIF_RSP_OKAY)) {
                 Some((ended, mut done)) => {
                     self.ended += ended.cost;
+                    self.stats.answered += 1;
                     ended.list.into_iter().for_each(|page| self.pool.give(page));
                     while done != 0 {
                         #[allow(clippy::cast_possible_truncation, reason = "at most 31")]
@@ -548,8 +555,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             let Some(run) = next_run(&mut self.journal, is_counted, max_segments, link, mark) else { return };
             let list = &link.list[..usize::from(run.nr_segments)];
             let is_room = if run.kind == Kind::Discard {
-                let asked = self.journal.get(run.first).map(|entry| &entry.request);
-                let (flag, sectors) = asked.map_or((0, 0), |asked| (asked.discard_flag, asked.discard_sectors));
+                let (sectors, flag) = self.journal.part_of_discard(run.first);
                 link.ring.put(run.direct(flag), &halves(sectors))
             } else if list.len() <= DIRECT_SEGMENTS {
                 link.ring.put(run.direct(0), list.as_flattened())

@@ -20,6 +20,9 @@ use super::sweep::Sweep;
 use alloc::boxed::Box;
 use xen_abi::io::blkif::{BLKIF_RSP_EOPNOTSUPP, BLKIF_RSP_ERROR, BLKIF_RSP_OKAY};
 
+/// Sectors that are discarded at one time: 1 GiB. A back end may discard while it does nothing else, and is to show in between that it goes on.
+pub const DISCARD_SECTORS: u64 = 1 << 21;
+
 /// Requests at one time.
 pub const PLACES: usize = xen_abi::io::blkif::BLKIF_RING_SIZE as usize;
 const _: () = assert!(PLACES == u32::BITS as usize);
@@ -118,13 +121,25 @@ pub struct Journal {
     doubted: u32,
     sweep: Sweep,
     runs: Runs,
+    /// Sectors that are discarded at one time.
+    pub discard_sectors: u64,
 }
 
 impl Default for Journal {
     fn default() -> Self {
         let places = core::iter::repeat_n(Entry::default(), PLACES).collect();
-        let (sweep, runs) = (Sweep::default(), Runs::default());
-        Journal { places, order: [0; PLACES], nr: 0, free: u32::MAX, unsent: 0, ordered: 0, doubted: 0, sweep, runs }
+        Journal {
+            places,
+            order: [0; PLACES],
+            nr: 0,
+            free: u32::MAX,
+            unsent: 0,
+            ordered: 0,
+            doubted: 0,
+            sweep: Sweep::default(),
+            runs: Runs::default(),
+            discard_sectors: DISCARD_SECTORS,
+        }
     }
 }
 
@@ -233,7 +248,8 @@ impl Journal {
         let mut nr = 0;
         for at in &self.order[..usize::from(self.nr)] {
             let Some(entry) = self.places.get_mut(usize::from(*at)) else { continue };
-            nr += u32::from(entry.nr_sent > 0 || self.unsent >> *at & 1 == 0 || entry.is_alone);
+            let is_begun = entry.next_sector != entry.request.sector;
+            nr += u32::from(is_begun || self.unsent >> *at & 1 == 0 || entry.is_alone);
             entry.begin_again();
             entry.is_alone = false;
         }
@@ -327,6 +343,21 @@ impl Journal {
         }
     }
 
+    /// A run of the discard in a place is passed on: how many sectors it discards, and with which flag. There may be more of them: they go in a later
+    /// sweep, unless something went wrong by then.
+    pub fn part_of_discard(&mut self, place: u8) -> (u64, u8) {
+        let Some(entry) = self.places.get_mut(usize::from(place)) else { return (0, 0) };
+        let request = &entry.request;
+        let left = (request.sector + request.discard_sectors).saturating_sub(entry.next_sector);
+        let part = left.min(self.discard_sectors);
+        let flag = request.discard_flag;
+        if left > part && entry.status == BLKIF_RSP_OKAY {
+            entry.next_sector += part;
+            self.unsent |= 1 << place;
+        }
+        (part, flag)
+    }
+
     /// The segments of a run that was passed on are listed in this page, until it is answered.
     pub fn list_in(&mut self, name: Name, page: PageNr) {
         self.runs.list_in(name, page);
@@ -347,10 +378,10 @@ impl Journal {
             entry.nr_waiting = entry.nr_waiting.saturating_sub(1);
             entry.status = entry.status.min(status);
             entry.has_failed_in_company |= is_shared && status != BLKIF_RSP_OKAY;
-            if entry.nr_waiting == 0 && entry.is_sent() {
+            if entry.nr_waiting == 0 {
                 done |= 1 << place;
             }
         }
-        Some((ended, done))
+        Some((ended, done & !self.unsent))
     }
 }

@@ -22,6 +22,8 @@ pub struct Stats {
     pub errors: u64,
     /// What back ends were asked for: requests of the guest's that are neighbours go together, long ones go in several.
     pub passed_on: u64,
+    /// What they have answered of that.
+    pub answered: u64,
     /// Requests that went together with one before them.
     pub merged: u64,
     /// Requests that were passed on once more, to another back end.

@@ -25,7 +25,7 @@ pub struct Beat {
 pub struct Queue {
     /// Something waits for the driver domain.
     pub is_waiting: bool,
-    /// Packets that it has taken.
+    /// Packets that it has taken; or how often it has answered what it was asked for disks.
     pub taken: u64,
     /// For how long it has left the oldest unanswered of what it was asked for, if that is known.
     pub oldest_for: Duration,

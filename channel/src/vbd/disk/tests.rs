@@ -12,6 +12,7 @@ const PAGES: u32 = 40;
 const SECRET: u64 = 0x0123_4567_89ab_cdef;
 const ALL: Offers = Offers { write: true, flush: true, barrier: true, discard: true };
 
+mod discards;
 mod elevator;
 mod late;
 mod shares;

@@ -325,6 +325,7 @@ fn describe(place: u16, connected: &Connected) -> ChannelDiskStatus {
         (status.bad_answers, status.passed_on, status.merged) = (stats.bad_answers, stats.passed_on, stats.merged);
         status.bad_rings = u32::try_from(stats.bad_rings).unwrap_or(u32::MAX);
         status.empty_reads = stats.empty_reads;
+        status.answered = stats.answered;
         status.oldest_ns = shelf.disk.oldest_for(tsc::now_ns());
     }
     status
