@@ -240,9 +240,12 @@ pub struct Disk {
     pub merged: u64,
     /// Requests that wait for their answer.
     pub waiting: u16,
-    /// For how long the back end has had the oldest of them, in ms.
+    /// For how long the oldest of them has waited, since there is this back end, in ms.
     #[serde(default)]
     pub oldest_ms: u64,
+    /// For how long one of them has looked lost, in ms.
+    #[serde(default)]
+    pub overdue_ms: u64,
     /// Answers of back ends that nobody had waited for.
     pub bad_answers: u64,
     /// Back ends that have written into their ring what cannot be.

@@ -188,6 +188,11 @@ impl Config {
                 !wants(&|settings| settings.keep_link),
                 "[service.{name}.supervise]: `keep-link` is for driver domains of interfaces"
             );
+            let is_limited = service.supervise.as_ref().is_some_and(|settings| settings.overdue_ms.is_some());
+            ensure!(
+                is_disks || !is_limited,
+                "[service.{name}.supervise]: `overdue-ms` is for driver domains of disks; packets are not answered"
+            );
             let is_idle = service.supervise.as_ref().is_some_and(|settings| settings.compress && !settings.snapshot);
             ensure!(
                 !is_idle,
@@ -380,8 +385,15 @@ mod tests {
         assert!(said(&format!("{disk}compress = true\n")).contains("`compress` without `snapshot = true`"));
         let noted = Config::parse(&format!("{disk}snapshot = true\ncompress = true\n")).unwrap();
         assert!(noted.service["disk"].supervise.as_ref().unwrap().compress);
-        let own = Config::parse(&format!("{disk}undrained-ms = 0\n")).unwrap();
-        assert_eq!(own.service["disk"].supervise.as_ref().unwrap().undrained_ms(), 0);
+        let limits = |of: &Config| {
+            let settings = of.service["disk"].supervise.as_ref().unwrap();
+            (settings.undrained_ms(), settings.overdue_ms())
+        };
+        assert_eq!(limits(&usual), (60_000, 300_000));
+        assert_eq!(limits(&Config::parse(&format!("{disk}undrained-ms = 0\n")).unwrap()), (0, 300_000));
+        assert_eq!(limits(&Config::parse(&format!("{disk}overdue-ms = 0\n")).unwrap()), (60_000, 0));
+        let net = "[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\n";
+        assert!(said(&format!("{net}overdue-ms = 5000\n")).contains("driver domains of disks"));
         let taken =
             "[service.dd-standby]\n[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\n";
         // Whatever the settings are: they may be others tomorrow.

@@ -67,6 +67,7 @@ fn disk_of(disk: &ChannelDiskStatus, names: &Names) -> Disk {
         merged: disk.merged,
         waiting: disk.waiting,
         oldest_ms: disk.oldest_ns / 1_000_000,
+        overdue_ms: disk.overdue_ns / 1_000_000,
         bad_answers: disk.bad_answers,
         bad_rings: disk.bad_rings,
         empty_reads: disk.empty_reads,

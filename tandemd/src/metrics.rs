@@ -215,7 +215,7 @@ const COUNTS: [Count; 7] = [
 /// Counts of a disk.
 type DiskCount = (&'static str, &'static str, fn(&Disk) -> u64);
 
-const DISK_COUNTS: [DiskCount; 15] = [
+const DISK_COUNTS: [DiskCount; 16] = [
     ("tandem_disk_reads_total", "Reads that were answered without an error.", |of| of.reads),
     ("tandem_disk_writes_total", "Writes that were answered without an error.", |of| of.writes),
     ("tandem_disk_flushes_total", "Flushes and barriers that were answered without an error.", |of| of.flushes),
@@ -236,9 +236,12 @@ const DISK_COUNTS: [DiskCount; 15] = [
         |of| of.empty_reads,
     ),
     ("tandem_disk_waiting_requests", "Requests that wait for their answer.", |of| of.waiting.into()),
-    ("tandem_disk_oldest_request_milliseconds", "For how long the back end has had the oldest of them.", |of| {
-        of.oldest_ms
-    }),
+    (
+        "tandem_disk_oldest_request_milliseconds",
+        "For how long the oldest of them has waited, since there is this back end.",
+        |of| of.oldest_ms,
+    ),
+    ("tandem_disk_overdue_request_milliseconds", "For how long one of them has looked lost.", |of| of.overdue_ms),
 ];
 
 /// A family for packets, one for bytes, one for losses.

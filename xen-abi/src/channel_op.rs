@@ -572,10 +572,14 @@ pub struct ChannelDiskStatus {
     pub merged: u64,
     /// Out: back ends that have said of a read that it is done, which has brought nothing.
     pub empty_reads: u64,
-    /// Out: for how long the back end has left the oldest request unanswered that it was given, in ns; 0: there is none.
+    /// Out: for how long the oldest request has waited that is not answered, since this back end is there, in ns; 0: there is none. It need not have been
+    /// passed on.
     pub oldest_ns: u64,
     /// Out: what back ends have answered of what they were asked for.
     pub answered: u64,
+    /// Out: for how long a request has looked lost, as far as calls before have seen that, in ns; 0: none does. It was passed on, and others
+    /// that were passed on after it are answered; or none of the disk's is.
+    pub overdue_ns: u64,
 }
 
 /// In [`ChannelSnapshot::state`]: there is none.
@@ -661,7 +665,7 @@ const _: () = assert!(core::mem::size_of::<ChannelDisk>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 28);
 const _: () = assert!(core::mem::size_of::<ChannelDiskAttach>() == 24);
-const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 144);
+const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 152);
 const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 56);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelKeepLink>() == 8);

@@ -183,13 +183,19 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.journal.len()
     }
 
+    /// For how long a request has looked lost, at a look now and at those before (`lost.rs`), in ns; 0 if none does.
+    pub fn overdue_for(&mut self, now: u64) -> u64 {
+        self.journal.overdue_for(now)
+    }
+
     /// Discards are passed on in parts of so many sectors.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn cut_discards(&mut self, sectors: u64) {
         self.journal.discard_sectors = sectors;
     }
 
-    /// For how long the back end has left the oldest of the requests unanswered that it was given, in ns; 0 if there is none.
+    /// For how long the oldest request has waited whose answer is not there, since this back end is there, in ns; 0 if there is none. It need not have been
+    /// passed on.
     pub fn oldest_for(&self, now: u64) -> u64 {
         let since = self.journal.oldest_unanswered().zip(self.link.as_ref());
         since.map_or(0, |(taken_at, link)| now.saturating_sub(taken_at.max(link.since)))

@@ -13,6 +13,7 @@
 //! An error of a run that several requests share may be due to any of them. Each is passed on once more then, in runs of its own, so only who is
 //! at fault is answered with it.
 
+use super::lost::Watch;
 use super::pool::PageNr;
 use super::request::{Kind, Request, Segment, MAX_SEGMENTS};
 use super::run::{Ended, Name, Run, Runs};
@@ -45,6 +46,8 @@ pub struct Entry {
     nr_waiting: u8,
     /// It shares runs with nobody.
     is_alone: bool,
+    /// It has looked lost before: whoever does not answer it is not to blame.
+    is_excused: bool,
     /// A run that it shared was answered with an error.
     has_failed_in_company: bool,
     /// Its answer is doubted until then, if it is.
@@ -121,6 +124,7 @@ pub struct Journal {
     doubted: u32,
     sweep: Sweep,
     runs: Runs,
+    watch: Watch,
     /// Sectors that are discarded at one time.
     pub discard_sectors: u64,
 }
@@ -138,6 +142,7 @@ impl Default for Journal {
             doubted: 0,
             sweep: Sweep::default(),
             runs: Runs::default(),
+            watch: Watch::default(),
             discard_sectors: DISCARD_SECTORS,
         }
     }
@@ -165,7 +170,7 @@ impl Journal {
         else {
             return;
         };
-        entry.is_alone = false;
+        (entry.is_alone, entry.is_excused) = (false, false);
         entry.begin_again();
         *last = at;
         self.nr += 1;
@@ -209,6 +214,14 @@ impl Journal {
         unanswered.next().and_then(|place| self.places.get(usize::from(*place))).map(|entry| entry.taken_at)
     }
 
+    /// For how long a request has looked lost at time `now`, in ns; 0: none does.
+    pub fn overdue_for(&mut self, now: u64) -> u64 {
+        let in_use = self.order[..usize::from(self.nr)].iter();
+        let is_excused = |place: &&u8| self.places.get(usize::from(**place)).is_some_and(|entry| entry.is_excused);
+        let excused = in_use.filter(is_excused).fold(0, |all, place| all | 1 << place);
+        self.watch.look(&self.runs, excused, now)
+    }
+
     /// Nobody does the request in a place any more.
     pub fn fail(&mut self, place: u8) {
         if let Some(entry) = self.places.get_mut(usize::from(place)) {
@@ -243,6 +256,7 @@ impl Journal {
     /// A back end is gone, or another is there: all is to be passed on from the beginning, under new names. How many requests had been
     /// passed on, all or in part. The pages of lists are given back.
     pub fn begin_again(&mut self, give: impl FnMut(PageNr)) -> u32 {
+        let slow = self.watch.end(&self.runs);
         self.runs.begin_again(give);
         self.sweep.clear();
         let mut nr = 0;
@@ -252,6 +266,7 @@ impl Journal {
             nr += u32::from(is_begun || self.unsent >> *at & 1 == 0 || entry.is_alone);
             entry.begin_again();
             entry.is_alone = false;
+            entry.is_excused |= slow >> *at & 1 == 1;
         }
         (self.unsent, self.doubted) = (!self.free, 0);
         nr

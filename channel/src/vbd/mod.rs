@@ -13,6 +13,7 @@ mod copy;
 pub mod disk;
 pub mod front;
 mod journal;
+mod lost;
 mod mark;
 mod pool;
 mod request;

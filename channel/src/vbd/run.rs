@@ -10,24 +10,24 @@ use xen_abi::io::blkif::BLKIF_OP_INDIRECT;
 pub const RUNS: usize = xen_abi::io::blkif::BLKIF_RING_SIZE as usize;
 const _: () = assert!(RUNS == u32::BITS as usize);
 
-/// Names a run to a back end: which back end (modulo 2^16), how many runs had the place before, the place.
+/// Names a run to a back end: which back end (modulo 2^16), which run of all (modulo 2^32), the place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     life: u16,
-    generation: u32,
+    number: u32,
     place: u16,
 }
 
 impl Name {
     /// As the field of a ring.
     pub fn encode(self) -> u64 {
-        u64::from(self.life) << 48 | u64::from(self.generation) << 16 | u64::from(self.place)
+        u64::from(self.life) << 48 | u64::from(self.number) << 16 | u64::from(self.place)
     }
 
     /// Of such a field, which may name nothing.
     #[allow(clippy::cast_possible_truncation, reason = "its fields")]
     pub fn decode(id: u64) -> Name {
-        Name { life: (id >> 48) as u16, generation: (id >> 16) as u32, place: id as u16 }
+        Name { life: (id >> 48) as u16, number: (id >> 16) as u32, place: id as u16 }
     }
 }
 
@@ -75,7 +75,7 @@ impl Run {
 
 #[derive(Clone, Copy, Default)]
 struct UnderWay {
-    generation: u32,
+    number: u32,
     /// Places of the requests that it has segments of, a bit each.
     members: u32,
     /// What it costs.
@@ -102,11 +102,15 @@ pub struct Runs {
     free: u32,
     /// Back ends so far, modulo 2^16.
     life: u16,
+    /// The number of the run that was passed on last.
+    begun: u32,
+    /// And of the one that was answered last.
+    answered: u32,
 }
 
 impl Default for Runs {
     fn default() -> Self {
-        Runs { under_way: [UnderWay::default(); RUNS], free: u32::MAX, life: 0 }
+        Runs { under_way: [UnderWay::default(); RUNS], free: u32::MAX, life: 0, begun: 0, answered: 0 }
     }
 }
 
@@ -117,6 +121,7 @@ impl Runs {
         self.under_way.iter().enumerate().filter_map(is_used).for_each(give);
         self.life = self.life.wrapping_add(1);
         self.free = u32::MAX;
+        self.answered = self.begun;
     }
 
     /// A name for the next run. [`Runs::begin`] is to follow. `None`: as many as there may be are under way.
@@ -124,16 +129,16 @@ impl Runs {
     pub fn next_name(&self) -> Option<Name> {
         #[allow(clippy::cast_possible_truncation, reason = "at most 32")]
         let place = self.free.trailing_zeros() as u16;
-        let before = self.under_way.get(usize::from(place))?;
-        Some(Name { life: self.life, generation: before.generation.wrapping_add(1), place })
+        (self.free != 0).then(|| Name { life: self.life, number: self.begun.wrapping_add(1), place })
     }
 
     /// The run of the next name has segments of these requests.
     #[inline]
     pub fn begin(&mut self, name: Name, members: u32, cost: u32) {
         if let Some(run) = self.under_way.get_mut(usize::from(name.place)) {
-            *run = UnderWay { generation: name.generation, members, cost, list: None };
+            *run = UnderWay { number: name.number, members, cost, list: None };
             self.free &= !(1 << name.place);
+            self.begun = name.number;
         }
     }
 
@@ -148,11 +153,23 @@ impl Runs {
     #[inline]
     pub fn end(&mut self, name: Name) -> Option<Ended> {
         let run = self.under_way.get(usize::from(name.place))?;
-        let is_its = name.life == self.life && name.generation == run.generation && self.free >> name.place & 1 == 0;
+        let is_its = name.life == self.life && name.number == run.number && self.free >> name.place & 1 == 0;
         if !is_its {
             return None;
         }
         self.free |= 1 << name.place;
+        self.answered = name.number;
         Some(Ended { members: run.members, cost: run.cost, list: run.list })
+    }
+
+    /// The number of the run that was answered last, or of the last one before this back end.
+    pub fn last_answered(&self) -> u32 {
+        self.answered
+    }
+
+    /// The runs that are not answered: place, number, and the places of the requests that they have segments of, a bit each.
+    pub fn waiting(&self) -> impl Iterator<Item = (usize, u32, u32)> + '_ {
+        let is_used = |(place, _): &(usize, &UnderWay)| self.free >> place & 1 == 0;
+        self.under_way.iter().enumerate().filter(is_used).map(|(place, run)| (place, run.number, run.members))
     }
 }

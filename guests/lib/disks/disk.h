@@ -34,9 +34,9 @@ struct disk_status {
 	u16 back, waiting;
 	u32 state, bad_rings;
 	u64 reads, writes, flushes, discards, read_sectors, written_sectors, errors, repeated, bad_answers, passed_on, merged;
-	u64 empty_reads, oldest_ns, answered;
+	u64 empty_reads, oldest_ns, answered, overdue_ns;
 };
-_Static_assert(sizeof(struct disk_connect) == 28 && sizeof(struct disk_status) == 144 && sizeof(struct disk_attach) == 24, "layouts");
+_Static_assert(sizeof(struct disk_connect) == 28 && sizeof(struct disk_status) == 152 && sizeof(struct disk_attach) == 24, "layouts");
 
 enum { BLK_SLOTS = 32, DIRECT_SEGMENTS = 11, MAX_SEGMENTS = 32, SECTOR = 512, PAGE_SECTORS = 8 };
 struct segment {

@@ -111,6 +111,7 @@ fn services() -> Vec<Service> {
         repeated: 2,
         waiting: 1,
         oldest_ms: 250,
+        overdue_ms: 90,
         bad_rings: 1,
         empty_reads: 3,
         ..Disk::default()
@@ -141,6 +142,7 @@ fn what_was_counted_can_be_scraped() {
     assert_eq!(value("tandem_disk_repeated_requests_total", &disk), Some(2.0));
     assert_eq!(value("tandem_disk_waiting_requests", &disk), Some(1.0));
     assert_eq!(value("tandem_disk_oldest_request_milliseconds", &disk), Some(250.0));
+    assert_eq!(value("tandem_disk_overdue_request_milliseconds", &disk), Some(90.0));
     assert_eq!(value("tandem_disk_bad_rings_total", &disk), Some(1.0));
     assert_eq!(value("tandem_disk_empty_reads_total", &disk), Some(3.0));
     let odd = [("service", "net"), ("function", "odd\"name\\")];

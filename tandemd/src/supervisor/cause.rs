@@ -82,7 +82,7 @@ impl Cause {
                 format!("{} for {} ms", words.undrained, settings.undrained_ms())
             }
             Self::Overdue { .. } => {
-                format!("it has left a disk's request unanswered for {} ms, though not all", settings.undrained_ms())
+                format!("a disk's request that it was given has looked lost for {} ms", settings.overdue_ms())
             }
             Self::Silent { .. } => format!(
                 "nothing has come from outside for {} ms, though packets went there, and some had come before",

@@ -27,8 +27,8 @@ pub struct Queue {
     pub is_waiting: bool,
     /// Packets that it has taken; or how often it has answered what it was asked for disks.
     pub taken: u64,
-    /// For how long it has left the oldest unanswered of what it was asked for, if that is known.
-    pub oldest_for: Duration,
+    /// For how long a disk's request has looked lost that it was given: others are answered that it was given later, or none of that disk's is.
+    pub overdue_for: Duration,
 }
 
 /// What is wrong.
@@ -38,7 +38,7 @@ pub enum Illness {
     Wedged { vcpu: u32, since: Duration },
     /// What is for the outside is not taken.
     Undrained { since: Duration },
-    /// Something of it is left unanswered, whatever becomes of the rest.
+    /// Something of it looks lost, whatever becomes of the rest.
     Overdue { since: Duration },
     /// It is taken, and nothing comes from there.
     Silent { since: Duration },
@@ -104,9 +104,9 @@ impl Health {
         if let Some((since, _)) = self.stuck_since(now, queue).filter(is_stuck) {
             return Some(Illness::Undrained { since });
         }
-        let oldest_since = now.saturating_sub(queue.oldest_for).max(began);
-        if is_over(oldest_since, limit) {
-            return Some(Illness::Overdue { since: oldest_since });
+        let overdue_since = now.saturating_sub(queue.overdue_for).max(began);
+        if is_over(overdue_since, settings.overdue_ms()) {
+            return Some(Illness::Overdue { since: overdue_since });
         }
         silent_since.filter(|since| is_over(*since, settings.silent_ms)).map(|since| Illness::Silent { since })
     }
@@ -157,10 +157,10 @@ mod tests {
 
     #[test]
     fn a_limit_of_0_is_none() {
-        let settings = Settings { undrained_ms: Some(0), ..settings() };
+        let settings = Settings { undrained_ms: Some(0), overdue_ms: Some(0), ..settings() };
         let mut health = Health::default();
-        for n in 0..1000 {
-            let queue = Queue { is_waiting: true, taken: 5, oldest_for: ms(n * 100) };
+        for n in 0..10_000 {
+            let queue = Queue { is_waiting: true, taken: 5, overdue_for: ms(n * 100) };
             assert_eq!(health.look(&settings, ms(n * 100), &[], queue, 7), None);
         }
     }
@@ -206,16 +206,31 @@ mod tests {
 
     #[test]
     fn one_that_answers_others_and_leaves_one_unanswered() {
-        let mut health = Health::default();
-        let mut look = |at_ms, taken, oldest_ms| {
-            let queue = Queue { is_waiting: true, taken, oldest_for: ms(oldest_ms) };
-            health.look(&settings(), ms(at_ms), &[], queue, 0)
+        let (usual, mut health) = (settings(), Health::default());
+        let settings = Settings { overdue_ms: Some(20_000), ..settings() };
+        let mut look = |at_ms, taken, overdue_ms| {
+            let queue = Queue { is_waiting: true, taken, overdue_for: ms(overdue_ms) };
+            health.look(&settings, ms(at_ms), &[], queue, 0)
         };
         assert_eq!((look(40_000, 1, 90_000), look(45_000, 2, 95_000)), (None, None), "it may have been paused");
-        assert_eq!((look(50_000, 5, 3_000), look(56_999, 900, 9_999)), (None, None));
-        assert_eq!(look(57_000, 901, 10_000), Some(Illness::Overdue { since: ms(47_000) }));
-        assert_eq!(look(57_100, 902, 20), None);
-        assert_eq!(look(58_000, 903, 50_000), Some(Illness::Overdue { since: ms(40_000) }));
+        assert_eq!((look(50_000, 5, 3_000), look(66_999, 900, 19_999)), (None, None));
+        assert_eq!(look(67_000, 901, 20_000), Some(Illness::Overdue { since: ms(47_000) }));
+        assert_eq!(look(67_100, 902, 20), None);
+        assert_eq!(look(68_000, 903, 50_000), Some(Illness::Overdue { since: ms(40_000) }));
+        // It is no other limit, and a medium may try for three minutes.
+        let mut look = |seconds: u64| {
+            let queue = Queue { is_waiting: true, taken: seconds, overdue_for: ms(1000 * seconds) };
+            health.look(&usual, ms(100_000 + 1000 * seconds), &[], queue, 0)
+        };
+        assert!((0..300).all(|seconds| look(seconds).is_none()));
+        assert_eq!(look(300), Some(Illness::Overdue { since: ms(100_000) }));
+    }
+
+    /// Whoever brings that about, by whatever means, does not have everybody's disks parked.
+    #[test]
+    fn too_few_of_these_failures_count_together_to_park_a_service() {
+        let within_ms = settings().within_s * 1000;
+        assert!(within_ms / settings().overdue_ms() <= u64::from(settings().crashes));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 /// Usual limits of what is not taken, for interfaces and for disks, whose drivers have some of their own: half a minute in Linux.
 const UNDRAINED_MS: u64 = 10_000;
 pub const UNDRAINED_DISK_MS: u64 = 60_000;
+/// Usual limit of a disk's request that looks lost. A medium may hold one back while it does others: Linux' SCSI layer tries for three minutes.
+const OVERDUE_MS: u64 = 300_000;
 
 /// `[service.NAME.supervise]`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -39,10 +41,13 @@ pub struct Settings {
     /// It fails when one of its processors has run so long without taking an event that waits; 0: never.
     #[serde(default = "Settings::wedged_ms")]
     pub wedged_ms: u64,
-    /// It fails when it has taken nothing of what waits for the outside for so long, or has not answered something that disks were asked for;
+    /// It fails when it has taken nothing of what waits for the outside for so long, or has answered nothing of what disks were asked for;
     /// 0: never.
     #[serde(default)]
     pub undrained_ms: Option<u64>,
+    /// It fails when a disk's request has looked lost for so long, though others are answered; 0: never.
+    #[serde(default)]
+    pub overdue_ms: Option<u64>,
     /// It fails when nothing has come from outside for so long, though packets went there and some had come before; 0: never.
     #[serde(default)]
     pub silent_ms: u64,
@@ -152,6 +157,11 @@ impl Settings {
     /// How long nothing is taken until it fails, in ms; 0: any time.
     pub fn undrained_ms(&self) -> u64 {
         self.undrained_ms.unwrap_or(UNDRAINED_MS)
+    }
+
+    /// How long a disk's request looks lost until it fails, in ms; 0: any time.
+    pub fn overdue_ms(&self) -> u64 {
+        self.overdue_ms.unwrap_or(OVERDUE_MS)
     }
 
     /// Looks into the driver domain's configuration, whose name is to be `driver`: the devices that it claims.

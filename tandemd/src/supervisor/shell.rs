@@ -547,10 +547,10 @@ impl Shell {
         let says = |what| own.iter().any(|disk| disk.state & what != 0);
         let (has_lied, has_lost) = (says(op::DISK_BACK_ENDED), says(op::DISK_BACK_EMPTY));
         let has_failed = says(op::DISK_BACK_DOUBTED);
-        let oldest_for = Duration::from_nanos(own.iter().map(|disk| disk.oldest_ns).max().unwrap_or(0));
+        let overdue_for = Duration::from_nanos(own.iter().map(|disk| disk.overdue_ns).max().unwrap_or(0));
         // A long request is answered in parts, and what the hypervisor refuses is no answer of the domain's. Who has never answered is to be judged, too.
         let taken = own.iter().map(|disk| disk.answered).sum::<u64>() + 1;
-        let queue = Queue { is_waiting, taken, oldest_for };
+        let queue = Queue { is_waiting, taken, overdue_for };
         Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, has_lost, has_failed, ..Way::default() }))
     }
 

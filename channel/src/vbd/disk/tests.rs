@@ -15,6 +15,7 @@ const ALL: Offers = Offers { write: true, flush: true, barrier: true, discard: t
 mod discards;
 mod elevator;
 mod late;
+mod lost;
 mod shares;
 
 struct Bench {

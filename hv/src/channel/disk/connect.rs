@@ -308,7 +308,7 @@ fn describe(place: u16, connected: &Connected) -> ChannelDiskStatus {
         back: connected.back.unwrap_or(op::DISK_NO_BACK),
         ..ChannelDiskStatus::default()
     };
-    if let Some(shelf) = DISKS[usize::from(place)].lock().as_deref() {
+    if let Some(shelf) = DISKS[usize::from(place)].lock().as_deref_mut() {
         let stats = shelf.disk.stats;
         let has_ended = connected.back.is_some() && shelf.disk.back_page().is_none();
         status.state |= if shelf.disk.fatal().is_some() { op::DISK_ENDED } else { 0 };
@@ -326,7 +326,8 @@ fn describe(place: u16, connected: &Connected) -> ChannelDiskStatus {
         status.bad_rings = u32::try_from(stats.bad_rings).unwrap_or(u32::MAX);
         status.empty_reads = stats.empty_reads;
         status.answered = stats.answered;
-        status.oldest_ns = shelf.disk.oldest_for(tsc::now_ns());
+        let now = tsc::now_ns();
+        (status.oldest_ns, status.overdue_ns) = (shelf.disk.oldest_for(now), shelf.disk.overdue_for(now));
     }
     status
 }

@@ -109,13 +109,13 @@ fn a_disks_back_end_that_never_answers_is_replaced() {
 #[test]
 fn a_disks_back_end_that_has_lost_a_request_is_replaced_though_it_answers_others() {
     let mut machine = disks_machine();
-    let mut next = |seconds, oldest_s| {
-        let queue = Queue { is_waiting: true, taken: 100 * seconds, oldest_for: Duration::from_secs(oldest_s) };
+    let mut next = |seconds, overdue_s| {
+        let queue = Queue { is_waiting: true, taken: 100 * seconds, overdue_for: Duration::from_secs(overdue_s) };
         machine.next(&disks_look(seconds, Way { queue, came: 100 * seconds, ..Way::default() }))
     };
-    assert_eq!((next(5, 1), next(19, 9), next(20, 10)), (None, None, Some(Act::Quarantine(5))));
+    assert_eq!((next(5, 1), next(319, 299), next(320, 300)), (None, None, Some(Act::Quarantine(5))));
     assert_eq!(machine.record.counts.get("overdue"), Some(&1));
-    let why = "it has left a disk's request unanswered for 10000 ms";
+    let why = "a disk's request that it was given has looked lost for 300000 ms";
     assert!(machine.said.iter().any(|line| line.contains(why)), "{:?}", machine.said);
 }
 

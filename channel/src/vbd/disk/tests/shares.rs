@@ -140,6 +140,25 @@ fn who_asks_for_one_at_a_time_does_not_wait_behind_a_flood() {
 }
 
 #[test]
+fn what_waits_for_its_turn_does_not_look_lost() {
+    // A slow medium that works in order, and one guest in whose favour all is decided.
+    let mut world = World::new(&[(1, 32), (256, 32)]);
+    (0..2).for_each(|name| world.serve(name));
+    let (mut oldest, mut overdue) = (0, 0);
+    for n in 1..12_000u64 {
+        let now = n * 10_000_000;
+        world.floods.iter_mut().for_each(|flood| flood.bench.now = now);
+        world.answer_one();
+        for flood in &mut world.floods {
+            oldest = oldest.max(flood.bench.disk.oldest_for(now));
+            overdue = overdue.max(flood.bench.disk.overdue_for(now));
+        }
+    }
+    assert!(oldest > 60_000_000_000, "it waits for {oldest} ns only");
+    assert!(overdue < 1_000_000_000, "it looks lost for {overdue} ns");
+}
+
+#[test]
 fn who_loses_his_back_end_leaves_the_room_to_others() {
     let mut world = World::new(&[(1, 32), (1, 32)]);
     (0..2).for_each(|name| world.serve(name));
