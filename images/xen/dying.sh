@@ -165,7 +165,8 @@ disk_machine() {
 	remember_frames
 	daemon_ends
 	printf '[service.disk.supervise]\nconfig = "/tmp/dd.cfg"\n' >> /etc/tandem/tandemd.toml
-	supervise "${keys[@]}"
+	# No medium is slow here, and a request that a damaged kernel has lost is to be missed before patience is at its end.
+	supervise 'overdue-ms = 60000' "${keys[@]}"
 	must 'tandemd does not start again' daemon_starts
 	must 'nobody has the disks' daemon_said 1 'it has the disks' 200
 	for guest in $guests; do
