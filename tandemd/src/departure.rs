@@ -4,7 +4,7 @@
 
 use std::process::{Command, Stdio};
 
-/// systemd answers within so many seconds, or is not asked any longer: nobody is served meanwhile.
+/// systemd answers within so many seconds, or is not asked any longer.
 const LIMIT_S: &str = "2";
 /// What it is asked, and what it says then.
 const SIGNS: [(&[&str], &str); 2] = [

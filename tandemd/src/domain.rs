@@ -6,10 +6,11 @@
 use crate::departure;
 use crate::hypercall::{GRANT_FRAMES, SERVICE_MIB};
 use crate::kernel;
+use crate::service::name_of;
 use crate::store::Store;
-use anyhow::{bail, ensure, Context, Result};
+use crate::supervisor::run_to_its_end;
+use anyhow::{ensure, Context, Result};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::{mpsc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,31 +19,53 @@ pub const RUN: &str = "/run/tandem";
 
 /// So long is waited for xl where guests wait.
 const SOON: Duration = Duration::from_secs(10);
+/// One that makes or destroys a domain is ended after so long: that takes a second, and others wait for it.
+const LONGEST: Duration = Duration::from_secs(60);
 
-/// The domid of a service's domain, which is made if there is none. That may take any time. Errors: another domain has the name; the toolstack refuses.
-pub fn find_or_make(store: &mut impl Store, service: &str) -> Result<u16> {
-    if let Some(domain) = find(store, service)? {
-        return Ok(domain);
+/// The domid of a service's domain, which is made if there is none. That takes as long as xl is given. `is_there`: what the hypervisor says of a domain.
+/// Errors: another domain has the name; the toolstack refuses, or does not end.
+pub fn find_or_make(store: &mut impl Store, mut is_there: impl FnMut(u16) -> bool, service: &str) -> Result<u16> {
+    let found = find(store, &mut is_there, service)?;
+    if let Some(found) = found.as_ref().filter(|found| found.is_built) {
+        return Ok(found.id);
     }
     // Whoever ends them waits until none of its name is there.
     ensure!(!departure::is_under_way(), "all domains are being ended; its own is made when that is over");
+    if let Some(half_built) = found {
+        // xl was ended when it made it, or is at work for an earlier daemon, and nobody knows whether it ends.
+        xl(service, &["destroy", &half_built.id.to_string()])?;
+    }
     make(service)?;
-    find(store, service)?.with_context(|| format!("the toolstack has made the domain {service}, and it is not there"))
+    let made = find(store, &mut is_there, service)?.filter(|made| made.is_built);
+    let made = made.with_context(|| format!("the toolstack has made the domain {service}, and it is not there"))?;
+    Ok(made.id)
 }
 
-fn find(store: &mut impl Store, service: &str) -> Result<Option<u16>> {
-    let asked = Command::new("xl").args(["domid", service]).stdin(Stdio::null()).output().context("cannot start xl")?;
-    if !asked.status.success() {
-        return Ok(None);
+/// A service's domain.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    id: u16,
+    /// The toolstack has told xenstore of it, which it does when all is as it should be.
+    is_built: bool,
+}
+
+/// The toolstack is not asked: whatever it is at, who has a domain is served.
+fn find(store: &mut impl Store, mut is_there: impl FnMut(u16) -> bool, service: &str) -> Result<Option<Found>> {
+    for domain in store.list("/local/domain")?.iter().filter_map(|domain| domain.parse().ok()) {
+        // Who is killed while it destroys one leaves its directory.
+        if store.read(&name_of(domain))?.as_deref() != Some(service) || !is_there(domain) {
+            continue;
+        }
+        let is_ours = store.read(&format!("/local/domain/{domain}/vm"))? == Some(format!("/vm/{}", uuid(service)));
+        ensure!(is_ours, "there is a domain {service} (domid {domain}) already, and it is not this service's");
+        return Ok(Some(Found { id: domain, is_built: store.is_introduced(domain)? }));
     }
-    let domain = String::from_utf8_lossy(&asked.stdout).trim().parse().context("`xl domid` does not say a number")?;
-    let is_ours = store.read(&format!("/local/domain/{domain}/vm"))? == Some(format!("/vm/{}", uuid(service)));
-    ensure!(is_ours, "there is a domain {service} (domid {domain}) already, and it is not this service's");
-    Ok(Some(domain))
+    Ok(None)
 }
 
 fn make(service: &str) -> Result<()> {
-    // One after the other: all have the same image, and xl has a lock, too.
+    // One after the other: all have the same image. xl has a lock, too, and who would wait for that with a limit of his own might be ended when
+    // the one before is, each time.
     static MAKING: Mutex<()> = Mutex::new(());
     let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let place = |name: String| Path::new(RUN).join(name);
@@ -60,25 +83,23 @@ fn make(service: &str) -> Result<()> {
         image.display()
     );
     write(&configuration, text.as_bytes())?;
-    run(Command::new("xl").args(["create", "-q", "-p", "-e"]).arg(&configuration))
+    xl(service, &["create", "-q", "-p", "-e", &configuration.to_string_lossy()])
 }
 
 /// Lets the toolstack end a service's domain.
-pub fn destroy(domain: u16) -> Result<()> {
+pub fn destroy(service: &str, domain: u16) -> Result<()> {
     let (tell, ended) = mpsc::channel();
+    let service = service.to_string();
     let destroy = move || {
-        let _ = tell.send(run(Command::new("xl").args(["destroy", &domain.to_string()])));
+        let _ = tell.send(xl(&service, &["destroy", &domain.to_string()]));
     };
     std::thread::Builder::new().name("domain".into()).spawn(destroy).context("no thread")?;
     ended.recv_timeout(SOON).with_context(|| format!("xl destroy {domain} is at work still"))?
 }
 
-fn run(command: &mut Command) -> Result<()> {
-    let done = command.stdin(Stdio::null()).output().context("cannot start xl")?;
-    if !done.status.success() {
-        bail!("xl: {}", String::from_utf8_lossy(&done.stderr).trim().replace('\n', "; "));
-    }
-    Ok(())
+/// Waits for the toolstack, which is ended if it takes too long.
+fn xl(service: &str, arguments: &[&str]) -> Result<()> {
+    run_to_its_end(service, arguments, LONGEST)?.map_err(|why| anyhow::format_err!("xl {}: {why}", arguments[0]))
 }
 
 /// The UUID of a service's domain: the same each time, so that it is found again.
@@ -96,6 +117,56 @@ pub fn hash(name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{Change, Event};
+
+    /// Domains by name and UUID; xenstore was not told of number 3.
+    struct Nodes(Vec<(&'static str, String)>);
+
+    impl Store for Nodes {
+        fn read(&mut self, path: &str) -> Result<Option<String>> {
+            let Some((domain, key)) = path.strip_prefix("/local/domain/").and_then(|rest| rest.split_once('/')) else {
+                return Ok(None);
+            };
+            let (name, uuid) = &self.0[domain.parse::<usize>()?];
+            Ok(Some(if key == "name" { (*name).into() } else { format!("/vm/{uuid}") }))
+        }
+
+        fn list(&mut self, _: &str) -> Result<Vec<String>> {
+            Ok((0..self.0.len()).map(|domain| domain.to_string()).collect())
+        }
+
+        fn change(&mut self, _: &str, _: &[Change]) -> Result<bool> {
+            panic!("nothing is changed here")
+        }
+
+        fn is_introduced(&mut self, domain: u16) -> Result<bool> {
+            Ok(domain != 3)
+        }
+
+        fn watch(&mut self, _: &str, _: &str) -> Result<()> {
+            Ok(())
+        }
+
+        fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
+            Ok(())
+        }
+
+        fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn who_is_there_is_found_without_the_toolstack() {
+        let own = uuid("net");
+        let mut store = Nodes(vec![("net", own.clone()), ("lan", own.clone()), ("net", own.clone()), ("net", own)]);
+        let mut found = |service: &str, first: u16| find(&mut store, |domain| domain >= first, service);
+        let built = |id, is_built| Some(Found { id, is_built });
+        assert_eq!(found("net", 1).unwrap(), built(2, true), "of the first only its directory is left");
+        assert_eq!(found("net", 3).unwrap(), built(3, false));
+        assert_eq!((found("net", 4).unwrap(), found("disk", 0).unwrap()), (None, None));
+        assert!(found("lan", 0).unwrap_err().to_string().contains("not this service's"));
+    }
 
     #[test]
     fn services_have_uuids_of_their_own() {

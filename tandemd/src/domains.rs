@@ -76,7 +76,9 @@ impl Domains {
 
     /// Says of those for which somebody is at work that it takes long.
     pub fn tell_who_is_late(&self) {
-        self.asked.iter().for_each(|service| eprintln!("{service}: not served yet: xl is at work for its domain"));
+        self.asked
+            .iter()
+            .for_each(|service| eprintln!("{service}: not served yet: xl is at work for its domain, or another one's"));
     }
 
     /// Somebody is at work.

@@ -47,9 +47,9 @@ driver domains. Without --check and --list it is the daemon. Its log is its stan
   --check         reads the configuration, says what is wrong with it, and ends; it says nothing if all is right
   --list          says which interfaces and disks are plugged in and what went through them, and ends";
 
-/// So long guests wait until all services are served: whoever starts guests next does not wait for one that cannot be.
+/// So long whoever starts guests next waits until all services are served, but for one that cannot be.
 const UNTIL_SERVED: Duration = Duration::from_secs(30);
-/// So often is looked meanwhile.
+/// So often is looked meanwhile who is there. Those that are there are served.
 const A_MOMENT: Duration = Duration::from_millis(5);
 /// Held by the daemon that runs.
 const LOCK: &str = "/run/tandem/tandemd.lock";
@@ -105,7 +105,7 @@ fn run() -> Result<()> {
     control::begin(&config)?;
     metrics::begin(&config)?;
     supervisor::clear_orphans(&config)?;
-    let mut domains = Domains::new(|name| domain::find_or_make(&mut Client::open()?, name));
+    let mut domains = Domains::new(|name| domain::find_or_make(&mut Client::open()?, Hypervisor::census()?, name));
     loop {
         serve(&config, &mut hypervisor, &mut domains)?;
     }
@@ -127,19 +127,21 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor, domains: &mut Domain
     let mut store = Kept::new(Client::open()?, Hypervisor::census()?)?;
     let (mut services, mut disks) = (Vec::new(), Vec::new());
     config.service.keys().try_for_each(|name| domains.want(name))?;
-    let begin = Instant::now();
-    while domains.are_asked_for() && begin.elapsed() < UNTIL_SERVED {
-        take_up(config, domains, (&mut services, &mut disks), &mut store, hypervisor)?;
-        std::thread::sleep(A_MOMENT);
-    }
-    domains.tell_who_is_late();
+    // Their driver domains are looked after whatever becomes of that.
     for (name, _) in config.service.iter().filter(|(_, service)| service.looked_after().is_some()) {
         supervisor::begin(config, name)?;
     }
-    notify_ready();
+    let begin = Instant::now();
+    let mut is_ready = false;
     loop {
+        if !is_ready && (!domains.are_asked_for() || begin.elapsed() >= UNTIL_SERVED) {
+            domains.tell_who_is_late();
+            notify_ready();
+            is_ready = true;
+        }
+        let now = Instant::now();
         let due = services.iter().filter_map(Service::due).chain(disks.iter().filter_map(DiskService::due));
-        let due = due.chain(domains.due(Instant::now())).min();
+        let due = due.chain(domains.due(now)).chain((!is_ready).then(|| now + A_MOMENT)).min();
         let mut limit = due.map(|due| due.saturating_duration_since(Instant::now()));
         let mut events = Vec::new();
         while let Some(event) = store.next_event(limit)? {
@@ -199,7 +201,7 @@ fn goes_on(fate: Fate, name: &str, domain: u16) -> Result<bool> {
         Fate::Gone => eprintln!("{name}: its domain {domain} is gone; a new one is made"),
         Fate::MayEnd => {
             eprintln!("{name}: its domain {domain} was asked to shut down");
-            if let Err(error) = domain::destroy(domain) {
+            if let Err(error) = domain::destroy(name, domain) {
                 eprintln!("{name}: {error:#}");
                 return Ok(true);
             }

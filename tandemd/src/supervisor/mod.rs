@@ -33,6 +33,7 @@ pub use settings::{Settings, UNDRAINED_DISK_MS};
 pub use shell::{link_of, taken_by, waits_for};
 pub use standby::{name_of as standby_of, remains_of};
 pub use toolstack::children::await_earlier as await_earlier_children;
+pub use toolstack::run_to_its_end;
 
 use crate::config::{self, Config, Kind};
 use crate::service::name_of;

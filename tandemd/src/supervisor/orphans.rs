@@ -1,7 +1,7 @@
 //! What was made for driver domains that nobody looks after any more goes: the configuration may have lost a section, or a service.
 
 use super::ours::{self, Orphan};
-use super::toolstack::run_to_its_end;
+use super::toolstack::{run_to_its_end, LONGEST};
 use super::{passthrough, snapshot, RECORDS};
 use crate::config::{Config, Service};
 use crate::hypercall::{Hypervisor, Snapshots};
@@ -49,7 +49,7 @@ fn clear(config: &Config) -> Result<()> {
         }
         eprintln!("tandemd: domain {domain}, {name}, is of no use any more, as nobody looks after its driver domain: it is destroyed");
         passthrough::forget(domain, &mut store)?;
-        if let Err(why) = run_to_its_end("tandemd", &["destroy", &domain.to_string()])? {
+        if let Err(why) = run_to_its_end("tandemd", &["destroy", &domain.to_string()], LONGEST)? {
             eprintln!("tandemd: xl destroy, of domain {domain}: {why}");
         }
     }

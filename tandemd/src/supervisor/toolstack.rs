@@ -5,7 +5,8 @@
 pub mod children;
 mod process;
 
-use self::process::{Running, LONGEST};
+use self::process::Running;
+pub use self::process::LONGEST;
 use super::look::Errand;
 use super::pci;
 use super::settings::Claim;
@@ -36,10 +37,10 @@ pub struct Toolstack {
     destroyed: Option<u16>,
 }
 
-/// A process that is waited for, by who has nothing else to do. What it has said, if it was in vain.
-pub fn run_to_its_end(what: &str, arguments: &[&str]) -> Result<Result<(), String>> {
-    let said = Path::new(RUN).join(format!("{what}.alone.xl"));
-    let mut process = Running::start(what, arguments, &said)?;
+/// A process that is waited for, by who has nothing else to do, and is ended after `limit`. What it has said, if it was in vain.
+pub fn run_to_its_end(what: &str, arguments: &[&str], limit: Duration) -> Result<Result<(), String>> {
+    let said = Path::new(RUN).join(format!("{what}.{}.alone.xl", arguments.first().unwrap_or(&"")));
+    let mut process = Running::start(what, arguments, &said)?.within(limit);
     loop {
         if let Some(result) = process.end() {
             process.forget_said();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// One that is at work for so long is told of, and for so long is ended. What it waits for itself it gives up much earlier: ten seconds for each device.
+/// One that is at work for so long is told of, and for so long is ended, unless it has less time. What it waits for itself it gives up much earlier: ten seconds for each device.
 const SLOW: Duration = Duration::from_secs(30);
 pub const LONGEST: Duration = Duration::from_secs(180);
 
@@ -20,6 +20,8 @@ pub struct Running {
     pub(super) child: Option<Child>,
     said: PathBuf,
     pub(super) since: Instant,
+    /// It is ended after so long.
+    limit: Duration,
     is_told: bool,
 }
 
@@ -35,7 +37,14 @@ impl Running {
         let file = File::create(said).with_context(|| format!("cannot make {}", said.display()))?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn().with_context(|| format!("cannot start {what}"))?;
-        Ok(Self { what: what.into(), child: Some(child), said: said.into(), since: Instant::now(), is_told: false })
+        let (child, since, limit) = (Some(child), Instant::now(), LONGEST);
+        Ok(Self { what: what.into(), child, said: said.into(), since, limit, is_told: false })
+    }
+
+    /// It is ended after so long.
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
     }
 
     /// How it has ended; an error is what it has said. `None`: it is at work.
@@ -55,7 +64,7 @@ impl Running {
         if past >= SLOW && !std::mem::replace(&mut self.is_told, true) {
             eprintln!("{}: it is at work for {} s, and waits: {}", self.what, past.as_secs(), self.waits_for());
         }
-        if past < LONGEST {
+        if past < self.limit {
             return None;
         }
         let why = format!("it was at work for {} s, and is ended; it waited: {}", past.as_secs(), self.waits_for());

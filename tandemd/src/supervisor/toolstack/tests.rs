@@ -93,3 +93,18 @@ fn one_that_takes_too_long_is_ended() {
     assert!(matches!(&ended, Errand::Done(Err(why)) if why.contains("is ended")), "{ended:?}");
     assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
 }
+
+#[test]
+fn one_that_has_less_time_is_ended_earlier() {
+    let (toolstack, process) = toolstack("makes");
+    let mut process = process.within(Duration::from_millis(50));
+    let began = Instant::now();
+    let ended = loop {
+        if let Some(ended) = process.end() {
+            break ended;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{} waits for it", toolstack.service);
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(ended.unwrap_err().contains("is ended") && began.elapsed() >= Duration::from_millis(50));
+}
