@@ -11,14 +11,12 @@ use crate::store::Store;
 use crate::supervisor::run_to_its_end;
 use anyhow::{ensure, Context, Result};
 use std::path::Path;
-use std::sync::{mpsc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Files of the daemon's while it runs.
 pub const RUN: &str = "/run/tandem";
 
-/// So long is waited for xl where guests wait.
-const SOON: Duration = Duration::from_secs(10);
 /// One that makes or destroys a domain is ended after so long: that takes a second, and others wait for it.
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -33,7 +31,7 @@ pub fn find_or_make(store: &mut impl Store, mut is_there: impl FnMut(u16) -> boo
     ensure!(!departure::is_under_way(), "all domains are being ended; its own is made when that is over");
     if let Some(half_built) = found {
         // xl was ended when it made it, or is at work for an earlier daemon, and nobody knows whether it ends.
-        xl(service, &["destroy", &half_built.id.to_string()])?;
+        destroy(service, half_built.id)?;
     }
     make(service)?;
     let made = find(store, &mut is_there, service)?.filter(|made| made.is_built);
@@ -86,15 +84,9 @@ fn make(service: &str) -> Result<()> {
     xl(service, &["create", "-q", "-p", "-e", &configuration.to_string_lossy()])
 }
 
-/// Lets the toolstack end a service's domain.
+/// Lets the toolstack end a service's domain. That takes as long as xl is given.
 pub fn destroy(service: &str, domain: u16) -> Result<()> {
-    let (tell, ended) = mpsc::channel();
-    let service = service.to_string();
-    let destroy = move || {
-        let _ = tell.send(xl(&service, &["destroy", &domain.to_string()]));
-    };
-    std::thread::Builder::new().name("domain".into()).spawn(destroy).context("no thread")?;
-    ended.recv_timeout(SOON).with_context(|| format!("xl destroy {domain} is at work still"))?
+    xl(service, &["destroy", &domain.to_string()])
 }
 
 /// Waits for the toolstack, which is ended if it takes too long.

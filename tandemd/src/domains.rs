@@ -1,5 +1,5 @@
-//! Services' domains are found, or made, beside what else the daemon does: xl may take any time, or refuse, and what one service lacks is no reason
-//! to serve the others no longer.
+//! Services' domains are found, or made, and ended, beside what else the daemon does: xl may take any time, or refuse, and what one service lacks is no
+//! reason to serve the others no longer.
 
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,26 +13,52 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Who finds or makes the domain of a service. An error says why there is none.
 type Make = dyn Fn(&str) -> Result<u16> + Send + Sync;
+/// Who ends the domain of a service. An error says why it is there still.
+type End = dyn Fn(&str, u16) -> Result<()> + Send + Sync;
 
-/// Those that are looked for.
+/// What has come of it, for a service.
+enum Done {
+    Found(Result<u16>),
+    Ended(u16, Result<()>),
+}
+
+/// How it goes with a domain that is to be ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Ending {
+    /// Somebody is at work.
+    Runs,
+    /// It was tried. It may be again then, if it is there still.
+    Tried(Instant),
+    /// It is, if somebody wants it.
+    Again,
+}
+
+/// Those that are looked for, or ended.
 pub struct Domains {
     make: Arc<Make>,
-    tell: mpsc::Sender<(String, Result<u16>)>,
-    found: mpsc::Receiver<(String, Result<u16>)>,
+    end: Arc<End>,
+    tell: mpsc::Sender<(String, Done)>,
+    done: mpsc::Receiver<(String, Done)>,
     /// Somebody looks for these.
     asked: BTreeSet<String>,
     /// These are looked for again then.
     again: BTreeMap<String, Instant>,
-    /// Why there was none, as was said.
+    /// Domains that are to be ended.
+    ending: BTreeMap<u16, Ending>,
+    /// Why there was none, or it did not end, as was said.
     troubles: BTreeMap<String, String>,
 }
 
 impl Domains {
     /// None is looked for yet.
-    pub fn new(make: impl Fn(&str) -> Result<u16> + Send + Sync + 'static) -> Self {
-        let (tell, found) = mpsc::channel();
+    pub fn new(
+        make: impl Fn(&str) -> Result<u16> + Send + Sync + 'static,
+        end: impl Fn(&str, u16) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let (tell, done) = mpsc::channel();
         let (asked, again, troubles) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-        Self { make: Arc::new(make), tell, found, asked, again, troubles }
+        let (make, end, ending) = (Arc::new(make), Arc::new(end), BTreeMap::new());
+        Self { make, end, tell, done, asked, again, ending, troubles }
     }
 
     /// That of this service is looked for from now on, until it is there.
@@ -41,37 +67,76 @@ impl Domains {
         if !self.asked.insert(service.into()) {
             return Ok(());
         }
-        let (make, tell, service) = (Arc::clone(&self.make), self.tell.clone(), service.to_string());
-        let look = move || {
-            let found = make(&service);
-            let _ = tell.send((service, found));
+        let make = Arc::clone(&self.make);
+        self.begin(service, move |service| Done::Found(make(service)))
+    }
+
+    /// This one is asked to go, and nobody needs it: it is ended. Who says so again and again has that tried again, some time later each time.
+    pub fn end(&mut self, service: &str, domain: u16) -> Result<()> {
+        match self.ending.get(&domain) {
+            None => eprintln!("{service}: its domain {domain} was asked to shut down"),
+            Some(Ending::Again) => {}
+            Some(Ending::Runs | Ending::Tried(_)) => return Ok(()),
+        }
+        self.ending.insert(domain, Ending::Runs);
+        let end = Arc::clone(&self.end);
+        self.begin(service, move |service| Done::Ended(domain, end(service, domain)))
+    }
+
+    /// It is gone.
+    pub fn forget(&mut self, domain: u16) {
+        self.ending.remove(&domain);
+    }
+
+    /// Does this beside all else.
+    fn begin(&self, service: &str, what: impl FnOnce(&str) -> Done + Send + 'static) -> Result<()> {
+        let (tell, service) = (self.tell.clone(), service.to_string());
+        let work = move || {
+            let done = what(&service);
+            let _ = tell.send((service, done));
         };
-        std::thread::Builder::new().name("domain".into()).spawn(look).context("no thread").map(|_| ())
+        std::thread::Builder::new().name("domain".into()).spawn(work).context("no thread").map(|_| ())
     }
 
     /// Those that are there now, and were not before. What is wrong with others is said, once.
     pub fn found(&mut self, now: Instant) -> Result<Vec<(String, u16)>> {
         let due: Vec<String> = self.again.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect();
         due.iter().try_for_each(|service| self.want(service))?;
+        for ending in self.ending.values_mut().filter(|ending| matches!(ending, Ending::Tried(until) if *until <= now))
+        {
+            *ending = Ending::Again;
+        }
         let mut there = Vec::new();
-        while let Ok((service, found)) = self.found.try_recv() {
-            self.asked.remove(&service);
-            match found {
-                Ok(domain) => {
+        while let Ok((service, done)) = self.done.try_recv() {
+            match done {
+                Done::Found(Ok(domain)) => {
+                    self.asked.remove(&service);
                     self.troubles.remove(&service);
                     there.push((service, domain));
                 }
-                Err(error) => {
-                    let why = format!("{error:#}");
-                    if self.troubles.get(&service) != Some(&why) {
-                        eprintln!("{service}: not served: {why}");
-                    }
-                    self.troubles.insert(service.clone(), why);
+                Done::Found(Err(error)) => {
+                    self.asked.remove(&service);
+                    self.bear(&service, &format!("not served: {error:#}"));
                     self.again.insert(service, now + AGAIN);
+                }
+                Done::Ended(domain, result) => {
+                    if let Some(ending) = self.ending.get_mut(&domain) {
+                        *ending = Ending::Tried(now + AGAIN);
+                    }
+                    if let Err(error) = result {
+                        self.bear(&service, &format!("its domain {domain} does not go: {error:#}"));
+                    }
                 }
             }
         }
         Ok(there)
+    }
+
+    fn bear(&mut self, service: &str, why: &str) {
+        if self.troubles.get(service).is_none_or(|said| said != why) {
+            eprintln!("{service}: {why}");
+        }
+        self.troubles.insert(service.into(), why.into());
     }
 
     /// Says of those for which somebody is at work that it takes long.
@@ -88,8 +153,13 @@ impl Domains {
 
     /// When [`Self::found`] may have something to tell.
     pub fn due(&self, now: Instant) -> Option<Instant> {
-        let often = self.are_asked_for().then_some(now + OFTEN);
-        often.into_iter().chain(self.again.values().copied()).min()
+        let is_at_work = self.are_asked_for() || self.ending.values().any(|ending| *ending == Ending::Runs);
+        let often = is_at_work.then_some(now + OFTEN);
+        let tried = self.ending.values().filter_map(|ending| match ending {
+            Ending::Tried(until) => Some(*until),
+            Ending::Runs | Ending::Again => None,
+        });
+        often.into_iter().chain(self.again.values().copied()).chain(tried).min()
     }
 }
 
@@ -121,7 +191,7 @@ mod tests {
             "refused" if *refused.lock().unwrap() => anyhow::bail!("it is another's"),
             service => Ok(u16::try_from(service.len())?),
         };
-        let mut domains = Domains::new(make);
+        let mut domains = Domains::new(make, |_, _| panic!("none is to go"));
         let now = Instant::now();
         for service in ["hangs", "refused", "disk", "net"] {
             domains.want(service).unwrap();
@@ -141,5 +211,47 @@ mod tests {
         assert_eq!(domains.due(now), Some(now + AGAIN));
         assert_eq!(until(&mut domains, 1, now + AGAIN), [("refused".to_string(), 7)]);
         assert_eq!((domains.due(now), domains.troubles.len()), (None, 0));
+    }
+
+    #[test]
+    fn one_that_does_not_go_is_asked_to_again_and_keeps_nobody() {
+        let (go, wait) = mpsc::channel::<Result<()>>();
+        let wait = Mutex::new(wait);
+        let mut domains = Domains::new(
+            |service| Ok(u16::try_from(service.len())?),
+            move |service, domain| {
+                assert_eq!((service, domain), ("net", 7));
+                wait.lock().unwrap().recv().unwrap()
+            },
+        );
+        let mut now = Instant::now();
+        // Until nobody is at work.
+        let rest = |domains: &mut Domains, now| {
+            let end = Instant::now() + Duration::from_secs(60);
+            while domains.ending[&7] == Ending::Runs {
+                assert!(Instant::now() < end && domains.found(now).unwrap().is_empty());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        for n in 0..3 {
+            (0..100).for_each(|_| domains.end("net", 7).unwrap());
+            assert_eq!((&domains.ending[&7], domains.due(now)), (&Ending::Runs, Some(now + OFTEN)));
+            // Another one is found meanwhile.
+            domains.want("disk").unwrap();
+            assert_eq!(until(&mut domains, 1, now), [("disk".to_string(), 4)]);
+            let refused = n < 2;
+            go.send(if refused { Err(anyhow::Error::msg("xl")) } else { Ok(()) }).unwrap();
+            rest(&mut domains, now);
+            assert_eq!(domains.troubles["net"], "its domain 7 does not go: xl");
+            // Somebody still says so, and nothing is done yet; who asks at once whether it is gone need not wait.
+            domains.end("net", 7).unwrap();
+            assert_eq!((&domains.ending[&7], domains.due(now)), (&Ending::Tried(now + AGAIN), Some(now + AGAIN)));
+            now += AGAIN;
+            assert!(domains.found(now).unwrap().is_empty());
+            // If nobody says so any more nobody is woken for it.
+            assert_eq!((&domains.ending[&7], domains.due(now)), (&Ending::Again, None));
+        }
+        domains.forget(7);
+        assert!(domains.ending.is_empty());
     }
 }

@@ -105,7 +105,8 @@ fn run() -> Result<()> {
     control::begin(&config)?;
     metrics::begin(&config)?;
     supervisor::clear_orphans(&config)?;
-    let mut domains = Domains::new(|name| domain::find_or_make(&mut Client::open()?, Hypervisor::census()?, name));
+    let make = |name: &str| domain::find_or_make(&mut Client::open()?, Hypervisor::census()?, name);
+    let mut domains = Domains::new(make, domain::destroy);
     loop {
         serve(&config, &mut hypervisor, &mut domains)?;
     }
@@ -152,7 +153,7 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor, domains: &mut Domain
         for service in &mut services {
             service.set_changing(service.driver_domain().is_some_and(supervisor::is_at_work));
             let fate = service.handle(&events, Instant::now(), &mut store, hypervisor)?;
-            if !goes_on(fate, service.name(), service.domain())? {
+            if !goes_on(fate, service.name(), service.domain(), domains)? {
                 return Ok(());
             }
         }
@@ -160,7 +161,7 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor, domains: &mut Domain
             service.set_parked(service.driver_domain().is_some_and(supervisor::is_parked));
             service.set_changing(service.driver_domain().is_some_and(supervisor::is_at_work));
             let fate = service.handle(&events, Instant::now(), &mut store, hypervisor)?;
-            if !goes_on(fate, service.name(), service.domain())? {
+            if !goes_on(fate, service.name(), service.domain(), domains)? {
                 return Ok(());
             }
         }
@@ -195,19 +196,17 @@ fn take_up(
 }
 
 /// What became of a service is told, and done. `false`: it has no domain now.
-fn goes_on(fate: Fate, name: &str, domain: u16) -> Result<bool> {
+fn goes_on(fate: Fate, name: &str, domain: u16, domains: &mut Domains) -> Result<bool> {
     match fate {
-        Fate::Lives => return Ok(true),
-        Fate::Gone => eprintln!("{name}: its domain {domain} is gone; a new one is made"),
-        Fate::MayEnd => {
-            eprintln!("{name}: its domain {domain} was asked to shut down");
-            if let Err(error) = domain::destroy(name, domain) {
-                eprintln!("{name}: {error:#}");
-                return Ok(true);
-            }
+        Fate::Lives => {}
+        Fate::Gone => {
+            eprintln!("{name}: its domain {domain} is gone; a new one is made");
+            domains.forget(domain);
+            return Ok(false);
         }
+        Fate::MayEnd => domains.end(name, domain)?,
     }
-    Ok(false)
+    Ok(true)
 }
 
 /// Tells who started us, if that is systemd, that guests may come.

@@ -53,6 +53,8 @@ pub struct Service {
     is_changing: bool,
     /// Those that are looked at later, and when.
     put_off: BTreeMap<Device, Instant>,
+    /// Its domain is asked to shut down.
+    is_asked: bool,
     /// What was done for each, and said of it.
     looks: Looks,
     lines: Lines,
@@ -65,7 +67,7 @@ pub enum Fate {
     Lives,
     /// Its domain is gone.
     Gone,
-    /// Its domain is asked to shut down, and no guest needs it.
+    /// Its domain is asked to shut down, and no guest needs it. It is said each time, until it is gone.
     MayEnd,
 }
 
@@ -91,6 +93,7 @@ impl Service {
             closed: BTreeMap::new(),
             is_changing: false,
             put_off: BTreeMap::new(),
+            is_asked: false,
             looks: Looks::new(),
             lines: Lines::new(),
         };
@@ -164,14 +167,14 @@ impl Service {
         for device in changed {
             self.settle(device, now, store, switches).with_context(|| self.at.describe(device))?;
         }
-        if !is_any_own {
-            return Ok(Fate::Lives);
+        if is_any_own {
+            if store.read(&self.at.domain("vm"))?.is_none() {
+                return Ok(Fate::Gone);
+            }
+            let how = store.read(&self.at.domain("control/shutdown"))?;
+            self.is_asked = how.is_some_and(|how| !how.is_empty());
         }
-        if store.read(&self.at.domain("vm"))?.is_none() {
-            return Ok(Fate::Gone);
-        }
-        let is_asked = store.read(&self.at.domain("control/shutdown"))?.is_some_and(|how| !how.is_empty());
-        Ok(if is_asked && self.devices.is_empty() { Fate::MayEnd } else { Fate::Lives })
+        Ok(if self.is_asked && self.devices.is_empty() { Fate::MayEnd } else { Fate::Lives })
     }
 
     /// When there is something to do, though nothing may happen.

@@ -63,6 +63,8 @@ pub struct DiskService {
     expected: Option<u16>,
     /// There may be another one since it was looked for.
     may_have_come: bool,
+    /// Its domain is asked to shut down.
+    is_asked: bool,
     /// Those that go, and since when they show that they are closed.
     closed: BTreeMap<Device, Instant>,
     /// Of each, back ends that have written into its ring what cannot be, as far as that was said.
@@ -120,6 +122,7 @@ impl DiskService {
             driver: None,
             expected: None,
             may_have_come: true,
+            is_asked: false,
             closed,
             bad_rings,
             bad_media: BTreeMap::new(),
@@ -165,11 +168,11 @@ impl DiskService {
         let own: Vec<&Event> = events.iter().filter(|event| event.token == token).collect();
         let was_put_off = self.put_off.is_some();
         if !is_time && !is_due && !was_put_off && own.is_empty() {
-            return Ok(Fate::Lives);
+            return Ok(self.fate());
         }
         if self.is_changing {
             self.put_off = Some(now + A_MOMENT);
-            return Ok(Fate::Lives);
+            return Ok(self.fate());
         }
         self.put_off = None;
         self.lines.now = now;
@@ -224,8 +227,17 @@ impl DiskService {
         if store.read(&self.of_domain("vm"))?.is_none() {
             return Ok(Fate::Gone);
         }
-        let is_asked = store.read(&self.of_domain("control/shutdown"))?.is_some_and(|how| !how.is_empty());
-        Ok(if is_asked && self.devices.is_empty() { Fate::MayEnd } else { Fate::Lives })
+        self.is_asked = store.read(&self.of_domain("control/shutdown"))?.is_some_and(|how| !how.is_empty());
+        Ok(self.fate())
+    }
+
+    /// What becomes of it, unless its domain is gone.
+    fn fate(&self) -> Fate {
+        if self.is_asked && self.devices.is_empty() {
+            Fate::MayEnd
+        } else {
+            Fate::Lives
+        }
     }
 
     /// When there is something to look at, though nothing may happen.

@@ -369,6 +369,31 @@ fn what_happens_to_one_disk_costs_others_nothing() {
 }
 
 #[test]
+fn the_domain_may_end_when_it_is_asked_to_until_it_is_gone() {
+    let mut bench = Bench::new();
+    bench.world().nodes.retain(|path, _| !path.starts_with(BACK));
+    bench.run();
+    // What becomes of it when this is told.
+    let fate = |bench: &mut Bench, path: Option<&str>| {
+        let token = bench.service.token();
+        let event = path.map(|path| Event { path: path.into(), token });
+        let (mut store, mut disks) = (bench.world.clone(), bench.world.clone());
+        bench.service.handle(event.as_slice(), bench.now, &mut store, &mut disks).unwrap()
+    };
+    bench.world().set("/local/domain/3/control/shutdown", "poweroff");
+    assert_eq!(fate(&mut bench, None), Fate::Lives, "nobody has told of it");
+    assert_eq!(fate(&mut bench, Some("/local/domain/3/control/shutdown")), Fate::MayEnd);
+    // Whoever ends it may have to try that again, when nothing happens.
+    assert_eq!(fate(&mut bench, None), Fate::MayEnd);
+    bench.service.set_changing(true);
+    assert_eq!(fate(&mut bench, Some("/local/domain/3/vm")), Fate::MayEnd);
+    bench.service.set_changing(false);
+    bench.world().create_guest();
+    assert_eq!(fate(&mut bench, Some(&format!("{BACK}/state"))), Fate::Lives, "somebody needs it");
+    assert_eq!(fate(&mut bench, None), Fate::Lives);
+}
+
+#[test]
 fn a_guest_is_told_nothing_of_its_medium_that_is_no_number() {
     for said in ["x".repeat(4050), "1\n2".into(), String::new()] {
         let mut bench = Bench::new();

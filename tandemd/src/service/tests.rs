@@ -381,6 +381,16 @@ fn the_domain_may_end_when_it_is_asked_to_and_no_device_is_left() {
     world.detach(A);
     world.settle(&mut daemon);
     assert_eq!(daemon.fate, Fate::MayEnd);
+    // Whoever ends it may have to try that again, when nothing happens; until somebody needs it.
+    for (guest, expected) in [(None, Fate::MayEnd), (Some(B), Fate::Lives)] {
+        guest.into_iter().for_each(|guest| world.create(guest, "00:16:3e:00:00:02", None));
+        daemon.run();
+        daemon.fate = Fate::Lives;
+        assert_eq!(daemon.run(), expected);
+    }
+    world.detach(B);
+    world.settle(&mut daemon);
+    assert_eq!(daemon.fate, Fate::MayEnd);
     world.remove(&format!("/local/domain/{DOMAIN}"));
     daemon.run();
     assert_eq!(daemon.fate, Fate::Gone);
