@@ -2,6 +2,7 @@
 //!
 //! Debian's `xendomains` waits for names. A service's domain that had gone and came again at once would be waited for until the script gives up.
 
+use std::fmt;
 use std::process::{Command, Stdio};
 
 /// systemd answers within so many seconds, or is not asked any longer.
@@ -11,6 +12,18 @@ const SIGNS: [(&[&str], &str); 2] = [
     (&["is-system-running"], "stopping"),
     (&["show", "--property=ActiveState", "--value", "xendomains.service"], "deactivating"),
 ];
+
+/// Why something is not made: all domains are being ended. When that is over it is wanted at once, as guests may be started then.
+#[derive(Debug)]
+pub struct UnderWay;
+
+impl fmt::Display for UnderWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("all domains are being ended; its own is made when that is over")
+    }
+}
+
+impl std::error::Error for UnderWay {}
 
 /// Asks systemd. Without it nobody knows, and it is not so.
 pub fn is_under_way() -> bool {

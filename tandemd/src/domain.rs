@@ -3,7 +3,7 @@
 //! Guests' front ends keep its domid for life, so it outlives this process. It is made by the toolstack itself, so `xl list`,
 //! `xl destroy` and everything else know it as they know any domain; it is told from others of its name by its UUID.
 
-use crate::departure;
+use crate::departure::{self, UnderWay};
 use crate::hypercall::{GRANT_FRAMES, SERVICE_MIB};
 use crate::kernel;
 use crate::service::name_of;
@@ -12,7 +12,10 @@ use crate::supervisor::run_to_its_end;
 use anyhow::{ensure, Context, Result};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// So often is looked whether they are there that are waited for.
+const OFTEN: Duration = Duration::from_millis(100);
 
 /// Files of the daemon's while it runs.
 pub const RUN: &str = "/run/tandem";
@@ -28,7 +31,9 @@ pub fn find_or_make(store: &mut impl Store, mut is_there: impl FnMut(u16) -> boo
         return Ok(found.id);
     }
     // Whoever ends them waits until none of its name is there.
-    ensure!(!departure::is_under_way(), "all domains are being ended; its own is made when that is over");
+    if departure::is_under_way() {
+        return Err(UnderWay.into());
+    }
     if let Some(half_built) = found {
         // xl was ended when it made it, or is at work for an earlier daemon, and nobody knows whether it ends.
         destroy(service, half_built.id)?;
@@ -37,6 +42,29 @@ pub fn find_or_make(store: &mut impl Store, mut is_there: impl FnMut(u16) -> boo
     let made = find(store, &mut is_there, service)?.filter(|made| made.is_built);
     let made = made.with_context(|| format!("the toolstack has made the domain {service}, and it is not there"))?;
     Ok(made.id)
+}
+
+/// Waits until these services have their domains: for who starts guests. Errors: which have not, so long after.
+pub fn wait_for<'a>(
+    services: impl Iterator<Item = &'a str> + Clone,
+    limit: Duration,
+    store: &mut impl Store,
+    mut is_there: impl FnMut(u16) -> bool,
+) -> Result<()> {
+    let end = Instant::now() + limit;
+    loop {
+        let mut missing = Vec::new();
+        for service in services.clone() {
+            if !find(store, &mut is_there, service)?.is_some_and(|found| found.is_built) {
+                missing.push(service);
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < end, "not there after {} s: the domain of {}", limit.as_secs(), missing.join(", "));
+        std::thread::sleep(OFTEN);
+    }
 }
 
 /// A service's domain.
@@ -158,6 +186,24 @@ mod tests {
         assert_eq!(found("net", 3).unwrap(), built(3, false));
         assert_eq!((found("net", 4).unwrap(), found("disk", 0).unwrap()), (None, None));
         assert!(found("lan", 0).unwrap_err().to_string().contains("not this service's"));
+    }
+
+    #[test]
+    fn who_starts_guests_waits_for_all_of_them() {
+        let mut store = Nodes(vec![("net", uuid("net")), ("disk", uuid("disk")), ("lan", uuid("lan"))]);
+        let mut looks = 0;
+        // The second one is there from the fourth look on.
+        let mut wait = |services: &[&str], limit: u64| {
+            let is_there = |domain| {
+                looks += u32::from(domain == 0);
+                domain != 1 || looks >= 4
+            };
+            wait_for(services.iter().copied(), Duration::from_millis(limit), &mut store, is_there)
+        };
+        assert!(wait(&["net", "lan"], 0).is_ok());
+        assert!(wait(&["net", "disk", "lab"], 0).unwrap_err().to_string().ends_with("the domain of disk, lab"));
+        assert!(wait(&["net", "disk"], 60_000).is_ok());
+        assert_eq!(looks, 4);
     }
 
     #[test]

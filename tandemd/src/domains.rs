@@ -1,12 +1,13 @@
 //! Services' domains are found, or made, and ended, beside what else the daemon does: xl may take any time, or refuse, and what one service lacks is no
 //! reason to serve the others no longer.
 
+use crate::departure::UnderWay;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 
-/// So often is asked whether one is there that is looked for.
+/// So often is asked whether one is there that is looked for; and so much later one is looked for again that was not to be made yet.
 const OFTEN: Duration = Duration::from_millis(100);
 /// So much later it is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -117,7 +118,8 @@ impl Domains {
                 Done::Found(Err(error)) => {
                     self.asked.remove(&service);
                     self.bear(&service, &format!("not served: {error:#}"));
-                    self.again.insert(service, now + AGAIN);
+                    let later = if error.is::<UnderWay>() { OFTEN } else { AGAIN };
+                    self.again.insert(service, now + later);
                 }
                 Done::Ended(domain, result) => {
                     if let Some(ending) = self.ending.get_mut(&domain) {
@@ -211,6 +213,35 @@ mod tests {
         assert_eq!(domains.due(now), Some(now + AGAIN));
         assert_eq!(until(&mut domains, 1, now + AGAIN), [("refused".to_string(), 7)]);
         assert_eq!((domains.due(now), domains.troubles.len()), (None, 0));
+    }
+
+    #[test]
+    fn as_soon_as_it_may_be_made_it_is() {
+        let left = Mutex::new(3);
+        let make = move |_: &str| {
+            let mut left = left.lock().unwrap();
+            *left -= 1;
+            if *left > 0 {
+                Err(UnderWay.into())
+            } else {
+                Ok(7)
+            }
+        };
+        let mut domains = Domains::new(make, |_, _| panic!("none is to go"));
+        let now = Instant::now();
+        domains.want("net").unwrap();
+        for n in 0..3 {
+            let end = Instant::now() + Duration::from_secs(60);
+            let at = now + n * OFTEN;
+            let mut there = domains.found(at).unwrap();
+            while domains.are_asked_for() {
+                assert!(Instant::now() < end);
+                std::thread::sleep(Duration::from_millis(1));
+                there.extend(domains.found(at).unwrap());
+            }
+            let expected = if n < 2 { (Some(at + OFTEN), 0) } else { (None, 1) };
+            assert_eq!((domains.due(at), there.len()), expected, "{n}");
+        }
     }
 
     #[test]

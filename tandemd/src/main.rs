@@ -40,12 +40,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-usage: tandemd [--config FILE] [--check | --list]
+usage: tandemd [--config FILE] [--check | --list | --wait]
 Serves guests' network interfaces and disks that have one of its services as their back end (vif = ['backend=net']), and looks after
-driver domains. Without --check and --list it is the daemon. Its log is its standard error; twinctl asks it, and orders it about.
+driver domains. Without --check, --list and --wait it is the daemon. Its log is its standard error; twinctl asks it, and orders it about.
   --config FILE   instead of /etc/tandem/tandemd.toml
   --check         reads the configuration, says what is wrong with it, and ends; it says nothing if all is right
-  --list          says which interfaces and disks are plugged in and what went through them, and ends";
+  --list          says which interfaces and disks are plugged in and what went through them, and ends
+  --wait          waits, half a minute at most, until all services' domains are there, for whoever starts guests then, and ends";
 
 /// So long whoever starts guests next waits until all services are served, but for one that cannot be.
 const UNTIL_SERVED: Duration = Duration::from_secs(30);
@@ -66,13 +67,14 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let mut named = None;
-    let (mut is_check, mut is_list) = (false, false);
+    let (mut is_check, mut is_list, mut is_wait) = (false, false, false);
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
             Arg::Long("config") => named = Some(PathBuf::from(parser.value()?)),
             Arg::Long("check") => is_check = true,
             Arg::Long("list") => is_list = true,
+            Arg::Long("wait") => is_wait = true,
             Arg::Long("help") | Arg::Short('h') => {
                 println!("{HELP}");
                 return Ok(());
@@ -87,6 +89,10 @@ fn run() -> Result<()> {
     };
     if is_check {
         return config.without_troubles().map(|_| ());
+    }
+    if is_wait {
+        let services = config.service.keys().map(String::as_str);
+        return domain::wait_for(services, UNTIL_SERVED, &mut Client::open()?, Hypervisor::census()?);
     }
     let config = Arc::new(config);
     let mut hypervisor = Hypervisor::open()?;
@@ -237,5 +243,13 @@ mod tests {
         // What that file shows.
         let version = include_str!("../../hv/src/hypercall/xen_version.rs");
         assert!(version.contains("XENVER_EXTRAVERSION => arg.cast().write(&text::<16>(\".7-tandem\"))"));
+    }
+
+    #[test]
+    fn who_starts_guests_waits_and_goes_on_if_that_is_in_vain() {
+        let conf = include_str!("../xendomains.conf");
+        assert!(conf.contains("\n[Service]\nExecStartPre=-/usr/sbin/tandemd --wait\n"));
+        // It waits for less than systemd waits for a unit.
+        assert!(super::UNTIL_SERVED.as_secs() < 90 && super::HELP.contains("--wait "));
     }
 }
