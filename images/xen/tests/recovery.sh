@@ -75,6 +75,16 @@ check the-machine-starts-anew sed -i 's/^boot = .*/boot = "another"/' /var/lib/t
 ways=$(grep -c 'it is the way out' $daemon_log)
 check and-tandemd-with-it daemon_starts
 check and-dd-with-both daemon_said $((ways + 1)) 'it is the way out'
+# It is shut down with all others, says who ends them, and comes again when that is over.
+printf '#!/bin/bash\n[ "$1" != show ] || echo deactivating\n' > /usr/bin/systemctl
+chmod 755 /usr/bin/systemctl
+check shut-down-with-all-others eval 'xl shutdown dd && gone dd 60'
+check which-is-said daemon_said 1 'was shut down with all other domains'
+usleep 2000000
+check and-it-stays-off-meanwhile eval '! xl domid dd'
+ways=$(grep -c 'it is the way out' $daemon_log)
+rm /usr/bin/systemctl
+check and-it-comes-afterwards daemon_said $((ways + 1)) 'it is the way out'
 check shut-down-once-more eval 'xl shutdown dd && gone dd 60'
 check destroy-the-guest eval 'xl destroy u1 && gone u1'
 supervised_machine_ends

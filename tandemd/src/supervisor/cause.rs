@@ -14,7 +14,7 @@ pub enum Cause {
     Watchdog,
     Destroyed,
     Rebooted,
-    PoweredOff,
+    PoweredOff { with_all: bool },
     Wedged { vcpu: u32, since: Duration },
     Undrained { since: Duration },
     Overdue { since: Duration },
@@ -45,7 +45,7 @@ impl Cause {
             Self::Watchdog => "watchdog",
             Self::Destroyed => "destroyed",
             Self::Rebooted => "rebooted",
-            Self::PoweredOff => "powered-off",
+            Self::PoweredOff { .. } => "powered-off",
             Self::Wedged { .. } => "wedged",
             Self::Undrained { .. } => "undrained",
             Self::Overdue { .. } => "overdue",
@@ -74,7 +74,10 @@ impl Cause {
             Self::Watchdog => "it has not wound up its watchdog".into(),
             Self::Destroyed => "it was destroyed".into(),
             Self::Rebooted => "it reboots".into(),
-            Self::PoweredOff => "it was shut down, and stays so until it is started".into(),
+            Self::PoweredOff { with_all: false } => "it was shut down, and stays so until it is started".into(),
+            Self::PoweredOff { with_all: true } => {
+                "it was shut down with all other domains, and comes again after that".into()
+            }
             Self::Wedged { vcpu, .. } => {
                 format!("its vCPU {vcpu} has run for {} ms and taken no event though one waits", settings.wedged_ms)
             }
@@ -126,7 +129,7 @@ impl Cause {
             | Self::Overdue { since }
             | Self::Silent { since }
             | Self::DmaFault { since } => Some(*since),
-            Self::Panicked | Self::Crashed | Self::Watchdog | Self::Rebooted | Self::PoweredOff => {
+            Self::Panicked | Self::Crashed | Self::Watchdog | Self::Rebooted | Self::PoweredOff { .. } => {
                 Some(look.now.saturating_sub(look.domain.as_ref()?.ended_for))
             }
             _ => None,
@@ -140,6 +143,6 @@ impl Cause {
 
     /// Whether it is held against the driver domain. One reboot is as good as none, as one failure is; one after the other leaves guests without.
     pub fn is_failure(&self) -> bool {
-        !self.is_order() && !matches!(self, Self::PoweredOff | Self::FailedRequest)
+        !self.is_order() && !matches!(self, Self::PoweredOff { .. } | Self::FailedRequest)
     }
 }

@@ -102,6 +102,8 @@ pub struct Look {
     pub has_devices: bool,
     /// The service's own domain is there, to which its interface has to be connected.
     pub is_served: bool,
+    /// All domains are being ended. It is asked when the driver domain was shut down, and while it waits until that is over.
+    pub are_all_ended: Option<bool>,
     /// The process that was started.
     pub errand: Errand,
 }

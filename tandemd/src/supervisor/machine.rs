@@ -162,6 +162,11 @@ impl Machine {
         }
     }
 
+    /// It was shut down with all other domains, and is started when that is over.
+    pub fn waits_for_all(&self) -> bool {
+        self.record.mode == Mode::Off && self.record.with_all
+    }
+
     /// Whether another one waits to take its place, if one is wanted.
     pub fn standby(&self) -> Option<bool> {
         let is_noted = |id| !self.takes_turns() || self.was_noted(id);
@@ -269,8 +274,12 @@ impl Machine {
                 let there = look.domain.as_ref().filter(|d| !d.is_dying);
                 if let (Some(domain), Mode::Off) = (there, self.record.mode) {
                     self.say("it was started by somebody else");
-                    self.record.mode = Mode::Run;
+                    (self.record.mode, self.record.with_all) = (Mode::Run, false);
                     self.adopt(domain.id, look);
+                } else if look.domain.is_none() && self.waits_for_all() && look.are_all_ended == Some(false) {
+                    self.say("all domains were ended, and the machine goes on");
+                    (self.record.mode, self.record.with_all) = (Mode::Run, false);
+                    self.phase = Phase::Down { from: look.now };
                 }
                 None
             }
@@ -293,8 +302,7 @@ impl Machine {
                 if self.record.upgrade.is_some() {
                     self.refuse(upgrade::BY_OPERATOR);
                 }
-                (self.record.mode, self.record.why) = (Mode::Parked, BY_OPERATOR.into());
-                self.record.under_way = None;
+                self.park(BY_OPERATOR.into());
                 Ok(None)
             }
             (Order::Restart | Order::Unpark, Phase::Going(going)) if there.is_none_or(|id| id == going.domain) => {
@@ -318,7 +326,7 @@ impl Machine {
 
     /// It is wanted, and what it did before is forgiven.
     fn wake(&mut self) {
-        self.record.mode = Mode::Run;
+        (self.record.mode, self.record.with_all) = (Mode::Run, false);
         self.record.why.clear();
         self.record.failures.clear();
     }
@@ -350,7 +358,9 @@ impl Machine {
             Some((reason::SHUTDOWN_CRASH, false)) => return Some(Cause::Panicked),
             Some((reason::SHUTDOWN_WATCHDOG, _)) => return Some(Cause::Watchdog),
             Some((reason::SHUTDOWN_REBOOT, _)) => return Some(Cause::Rebooted),
-            Some((reason::SHUTDOWN_POWEROFF, _)) => return Some(Cause::PoweredOff),
+            Some((reason::SHUTDOWN_POWEROFF, _)) => {
+                return Some(Cause::PoweredOff { with_all: look.are_all_ended == Some(true) })
+            }
             // Saved: whoever does that knows what comes.
             Some(_) => return None,
             None => {}
@@ -498,8 +508,8 @@ impl Machine {
     /// Whether it is started again, and when.
     fn decide(&mut self, cause: &Cause, now: Duration) -> Then {
         match cause {
-            Cause::PoweredOff => {
-                self.record.mode = Mode::Off;
+            Cause::PoweredOff { with_all } => {
+                (self.record.mode, self.record.with_all) = (Mode::Off, *with_all);
                 self.record.under_way = None;
                 return Then::Rest;
             }
@@ -524,7 +534,7 @@ impl Machine {
     }
 
     fn park(&mut self, why: String) -> Then {
-        (self.record.mode, self.record.why) = (Mode::Parked, why);
+        (self.record.mode, self.record.why, self.record.with_all) = (Mode::Parked, why, false);
         self.record.under_way = None;
         Then::Rest
     }

@@ -181,6 +181,7 @@ pub fn describe(service: &str, driver: &str) -> Result<String> {
     let record = record(service)?;
     let mode = match record.mode {
         record::Mode::Run => "is to run".to_string(),
+        record::Mode::Off if record.with_all => "was shut down with all other domains".into(),
         record::Mode::Off => "was shut down".into(),
         record::Mode::Parked => format!("is parked: {}", record.why),
     };
@@ -234,7 +235,7 @@ fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
     let path = path(service);
     let want = |mode: record::Mode| -> Result<()> {
         let why = if mode == record::Mode::Parked { machine::BY_OPERATOR } else { "" };
-        Record { mode, why: why.into(), ..record(service)? }.write(&path)
+        Record { mode, why: why.into(), with_all: false, ..record(service)? }.write(&path)
     };
     loop {
         let mut wishes = Vec::new();
@@ -297,7 +298,7 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
     let mut machine = Machine::new(settings.clone(), words, record.clone());
     let mut paper = Paper::new(path(service), record);
     loop {
-        let mut look = shell.look()?;
+        let mut look = shell.look(machine.waits_for_all())?;
         let wishes = desks().get_mut(service).map(|desk| std::mem::take(&mut desk.wishes));
         let mut act = None;
         for (wanted, tell) in wishes.into_iter().flatten() {
@@ -317,7 +318,7 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
                 set_at_work(service, Some(Instant::now()));
             }
             shell.act(wanted, &machine.record)?;
-            look = shell.look()?;
+            look = shell.look(machine.waits_for_all())?;
         }
         set_at_work(service, None);
         save(&mut machine, &mut paper, service, driver);

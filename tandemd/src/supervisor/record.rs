@@ -22,7 +22,7 @@ pub enum Mode {
     /// It runs, and is started again when it fails.
     #[default]
     Run,
-    /// It was shut down in order, and rests until somebody starts it, or the machine starts anew.
+    /// It was shut down in order, and rests until somebody starts it, or the machine starts anew; with all others, until that is over.
     Off,
     /// It failed too often, or the operator wants it to rest.
     Parked,
@@ -36,6 +36,8 @@ pub struct Record {
     pub mode: Mode,
     /// Why it is parked.
     pub why: String,
+    /// It is off since it was shut down when all domains were.
+    pub with_all: bool,
     /// The start of the machine that the times belong to, by Linux's `boot_id`.
     pub boot: String,
     /// When it failed.
@@ -180,7 +182,7 @@ impl Record {
     pub fn begin_anew(&mut self, boot: &str) {
         self.boot = boot.into();
         if self.mode == Mode::Off {
-            self.mode = Mode::Run;
+            (self.mode, self.with_all) = (Mode::Run, false);
         }
         (self.failures, self.going, self.promoted, self.under_way) = (Vec::new(), None, None, None);
         self.snapshots.clear();
@@ -298,6 +300,7 @@ mod tests {
         assert_eq!(Record::read(&path, "one").unwrap(), Record { boot: "one".into(), ..Record::default() });
         let mut record = Record { boot: "one".into(), mode: Mode::Parked, failures: vec![5, 9], ..Record::default() };
         record.why = "it \"fails\"".into();
+        record.with_all = true;
         record.going = Some(77);
         (record.snapshots, record.noting, record.rolling) = ([77, 76].into(), Some(78), Some(77));
         record.count("panicked");

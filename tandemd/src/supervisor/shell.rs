@@ -8,6 +8,7 @@ use super::settings::{Answers, Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, ours, pci, standby, Record, BUSY};
 use crate::config::Kind;
+use crate::departure;
 use crate::device::Device;
 use crate::hypercall::{disks_of, Hypervisor, News, Switches};
 use crate::service::name_of;
@@ -22,6 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use xen_abi::channel_op::{self as op, ChannelDiskStatus};
 use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
+use xen_abi::sched as reason;
 
 mod beside;
 mod hands;
@@ -43,6 +45,8 @@ const ASKS: Duration = Duration::from_secs(60);
 const ANSWERS_ITSELF: Duration = Duration::from_millis(100);
 /// So long it is looked at often, since somebody may be destroying it.
 const GOES_SOON: Duration = Duration::from_secs(15);
+/// So often is asked whether all domains are being ended still.
+const DEPARTURE: Duration = Duration::from_millis(500);
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
 
@@ -115,6 +119,8 @@ pub struct Shell {
     answered: Answered,
     /// All devices are in the machine, as of so much time since its start.
     has_devices: (bool, Duration),
+    /// For which domain that was shut down it was asked whether all are being ended, when, and the answer.
+    all_ended: Option<(Option<u16>, Duration, bool)>,
     beside: Option<Beside>,
 }
 
@@ -163,6 +169,7 @@ impl Shell {
             switch: None,
             answered: Answered::default(),
             has_devices: (false, Duration::ZERO),
+            all_ended: None,
             beside: None,
         };
         for place in [COMES, GOES] {
@@ -281,8 +288,8 @@ impl Shell {
         Ok(())
     }
 
-    /// A look at everything.
-    pub fn look(&mut self) -> Result<Look> {
+    /// A look at everything. `waits_for_all`: also at whether all domains are being ended.
+    pub fn look(&mut self, waits_for_all: bool) -> Result<Look> {
         let hypervisor = &mut self.hypervisor;
         let errand = self.toolstack.errand(&mut self.store, |domain| hypervisor.has(domain))?;
         if self.beside.as_ref().is_some_and(Beside::is_over) {
@@ -350,6 +357,9 @@ impl Shell {
             self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
         }
         let (has_devices, is_served) = (self.has_devices.0, self.served.is_some());
+        let was_shut_down = domain.as_ref().filter(|d| matches!(d.end, Some((reason::SHUTDOWN_POWEROFF, _))));
+        let asked = was_shut_down.map(|d| d.id);
+        let are_all_ended = (asked.is_some() || waits_for_all).then(|| self.are_all_ended(asked, now));
         let remains: Vec<u16> = self.remains.iter().copied().filter(|domain| !self.toolstack.clears(*domain)).collect();
         let is_clearing = self.toolstack.is_clearing(|domain| self.hypervisor.has(domain));
         let known = [&domain, &standby, &candidate].into_iter().flatten().filter(|d| !d.is_dying).map(|d| d.id);
@@ -374,8 +384,21 @@ impl Shell {
             disks_without,
             has_devices,
             is_served,
+            are_all_ended,
             errand,
         })
+    }
+
+    /// Whether all domains are being ended. Of one that was shut down that is asked once; who waits until it is over asks now and then.
+    fn are_all_ended(&mut self, domain: Option<u16>, now: Duration) -> bool {
+        match self.all_ended {
+            Some((of, at, said)) if of == domain && (domain.is_some() || now < at + DEPARTURE) => said,
+            _ => {
+                let said = departure::is_under_way();
+                self.all_ended = Some((domain, now, said));
+                said
+            }
+        }
     }
 
     /// Who takes the devices of a domain that runs, as `xl destroy` does, waits ten seconds for its driver to let go of them. It may not do so, for they

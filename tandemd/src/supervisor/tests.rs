@@ -160,6 +160,32 @@ fn one_that_was_shut_down_with_the_machine_comes_with_it() {
 }
 
 #[test]
+fn one_that_was_shut_down_with_all_others_comes_when_that_is_over() {
+    for (is_killed, order) in [(false, None), (true, None), (false, Some(Order::Park)), (false, Some(Order::Restart))] {
+        let mut world = World::with_standby();
+        world.are_all_ended = true;
+        world.end(reason::SHUTDOWN_POWEROFF, false);
+        world.run(Duration::from_secs(10));
+        assert_eq!((world.machine.state(), world.domain.is_none()), ("off", true), "{:?}", world.log);
+        if is_killed {
+            world.kill();
+        }
+        world.run(Duration::from_secs(100));
+        assert_eq!((world.domain.is_none(), world.standby.is_none()), (true, true), "who ends them waits for names");
+        order.into_iter().for_each(|order| world.ask(order).unwrap());
+        world.are_all_ended = false;
+        world.run(Duration::from_secs(20));
+        let expected = if order == Some(Order::Park) { "parked" } else { "up" };
+        assert_eq!((world.machine.state(), world.machine.record.with_all), (expected, false), "{:?}", world.log);
+        // The next time it is the operator who means it.
+        world.end(reason::SHUTDOWN_POWEROFF, false);
+        world.run(Duration::from_secs(100));
+        assert!(world.domain.is_none(), "{:?}", world.log);
+        assert_eq!(world.count("powered-off"), if order == Some(Order::Park) { 1 } else { 2 });
+    }
+}
+
+#[test]
 fn one_that_always_fails_is_parked_after_longer_and_longer_waits() {
     let mut world = World::up();
     world.is_broken = true;
@@ -349,6 +375,8 @@ enum Event {
     Native(Native),
     SnapshotsLost,
     MachineStartsAnew,
+    AllAreShutDown,
+    GoesOn,
     Asked(Order),
     Passes(u64),
     Killed(usize),
@@ -379,6 +407,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => prop_oneof![Just(Native::Works), Just(Native::Fails), Just(Native::IsKilled)].prop_map(Event::Native),
         1 => Just(Event::SnapshotsLost),
         1 => Just(Event::MachineStartsAnew),
+        2 => Just(Event::AllAreShutDown),
+        1 => Just(Event::GoesOn),
         2 => order.prop_map(Event::Asked),
         8 => (0..60_u64).prop_map(Event::Passes),
         3 => (0..4_usize).prop_map(Event::Killed),
@@ -430,6 +460,11 @@ proptest! {
                     world.machine_starts_anew();
                     prop_assert!(world.machine.record.mode != Mode::Off, "it was shut down with the machine");
                 }
+                Event::AllAreShutDown => {
+                    world.are_all_ended = true;
+                    world.end(reason::SHUTDOWN_POWEROFF, false);
+                }
+                Event::GoesOn => world.are_all_ended = false,
                 Event::Asked(order) => { let _ = world.ask(order); }
                 Event::Passes(ticks) => world.run(TICK * u32::try_from(ticks).unwrap()),
                 Event::Killed(acts) => {
@@ -439,7 +474,7 @@ proptest! {
                 }
             }
         }
-        world.has_devices = true;
+        (world.has_devices, world.are_all_ended) = (true, false);
         // One that is believed errs as long as it lives.
         if let Some(d) = world.domain.as_mut().filter(|d| d.does == Does::Errs) {
             d.does = Does::Its;
@@ -449,7 +484,9 @@ proptest! {
             Mode::Run => prop_assert!(world.is_well(), "{} {:?} {:?}", world.machine.state(), world.domain, world.log),
             // One that somebody else has started while it was parked is let alone.
             Mode::Parked => prop_assert!(world.domain.as_ref().is_none_or(|d| d.is_others), "{:?}", world.domain),
-            Mode::Off => prop_assert!(world.domain.is_none(), "{:?}", world.domain),
+            Mode::Off => {
+                prop_assert!(world.domain.is_none() && !world.machine.record.with_all, "{:?}", world.domain);
+            }
         }
         prop_assert_eq!((world.machine.record.going, world.machine.record.promoted), (None, None));
         prop_assert_eq!((world.machine.record.noting, world.machine.record.rolling), (None, None));

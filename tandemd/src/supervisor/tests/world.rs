@@ -206,6 +206,8 @@ pub struct World {
     pub noting: Option<(u16, Duration)>,
     pub nr_domains: u16,
     pub has_devices: bool,
+    /// All domains are being ended.
+    pub are_all_ended: bool,
     /// The next instances never become ready.
     pub is_broken: bool,
     /// Whoever has the disks answers with errors.
@@ -243,6 +245,7 @@ impl World {
             noting: None,
             nr_domains: 0,
             has_devices: true,
+            are_all_ended: false,
             is_broken: false,
             medium_is_bad: false,
             log: Vec::new(),
@@ -386,8 +389,15 @@ impl World {
             disks_without: Vec::new(),
             has_devices: self.has_devices,
             is_served: true,
+            are_all_ended: self.asks_for_all().then_some(self.are_all_ended),
             errand,
         }
+    }
+
+    /// As the shell does.
+    fn asks_for_all(&self) -> bool {
+        let was_shut_down = |d: &Instance| matches!(d.end, Some((reason::SHUTDOWN_POWEROFF, _)));
+        self.domain.as_ref().is_some_and(was_shut_down) || self.machine.waits_for_all()
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Instance> {
