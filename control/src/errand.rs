@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `up` | twind | it is there while twind runs |
 //! | `request` | tandemd | a number, a blank, a [`Request`] in JSON; another number is another request |
+//! | `request/NUMBER` | tandemd | it is there until somebody takes the request: twind, which then does it, or tandemd, which then says that nothing is done |
 //! | `answer/0`, `answer/1`... | twind | the [`Answer`] in JSON, in pieces, since the length of a value is limited |
 //! | `answer` | twind | the number of the request, a blank, how many pieces; written with them at once |
 //!
@@ -61,14 +62,24 @@ impl Server {
         let Some((number, request)) = asked.split_once(' ').filter(|(number, _)| *number != self.seen) else {
             return Ok(());
         };
+        self.seen = number.into();
+        if !take(store, &at("request"), number)? {
+            // Whoever asked was told that it is not done.
+            return Ok(());
+        }
         let answer = Request::parse(request).map_or_else(Answer::Error, handle).line();
         let pieces = pieces(&answer);
         let mut changes = vec![Change::Write(at("answer"), format!("{number} {}", pieces.len()))];
         changes.extend((0..).zip(&pieces).map(|(n, piece)| Change::Write(at(&format!("answer/{n}")), (*piece).into())));
-        self.seen = number.into();
         store.change(&at("up"), &changes)?;
         Ok(())
     }
+}
+
+/// Takes the request of this number, unless somebody else has.
+fn take(store: &mut impl Store, at: &str, number: &str) -> Result<bool> {
+    let place = format!("{at}/{number}");
+    store.change(&place, &[Change::Clear(place.clone())])
 }
 
 /// Nobody answers there from now on.
@@ -89,22 +100,34 @@ fn pieces(text: &str) -> Vec<&str> {
     pieces
 }
 
-/// Domain 0's side: asks, and waits for the answer. Errors: that none runs there, or does not answer for so long.
+/// Domain 0's side: asks, and waits for the answer. Errors: that none runs there, or does not answer for so long; and then, whether it may be done yet.
 pub fn ask(store: &mut impl Store, base: &str, request: &Request, limit: Duration) -> Result<Answer> {
     let at = |node: &str| format!("{base}/{BELOW}/{node}");
     let number = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos()).to_string();
     let line = format!("{number} {}", serde_json::to_string(request)?);
     store.watch(&at("answer"), BELOW)?;
-    let answer = if store.change(&at("up"), &[Change::Write(at("request"), line)])? {
+    let place = at(&format!("request/{number}"));
+    let asks = [Change::Clear(at("request")), Change::Write(at("request"), line), Change::Write(place, String::new())];
+    let answer = if store.change(&at("up"), &asks)? {
         wait(store, &at("answer"), &number, Instant::now() + limit)
     } else {
         Err(anyhow::Error::msg("no twind runs in the driver domain"))
     };
     store.unwatch(&at("answer"), BELOW)?;
-    answer
+    if let Some(answer) = answer? {
+        return Ok(answer);
+    }
+    let is_taken_back = take(store, &at("request"), &number)?;
+    let told = match request {
+        Request::Status { .. } => "",
+        _ if is_taken_back => ": nothing is done",
+        _ => "; it has begun with it, or has begun anew: `twinctl status` says how it goes",
+    };
+    bail!("the driver domain's twind does not answer{told}")
 }
 
-fn wait(store: &mut impl Store, at: &str, number: &str, end: Instant) -> Result<Answer> {
+/// `None`: there is none yet.
+fn wait(store: &mut impl Store, at: &str, number: &str, end: Instant) -> Result<Option<Answer>> {
     loop {
         let said = store.read(at)?.unwrap_or_default();
         if let Some((_, count)) = said.split_once(' ').filter(|(of, _)| *of == number) {
@@ -116,11 +139,11 @@ fn wait(store: &mut impl Store, at: &str, number: &str, end: Instant) -> Result<
             }
             // Why it is none may quote it.
             let answer = Answer::parse(&text).ok().context("the driver domain answers nonsense")?;
-            return Ok(answer.tamed());
+            return Ok(Some(answer.tamed()));
         }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            bail!("the driver domain's twind does not answer");
+            return Ok(None);
         }
         store.next_event(Some(left))?;
     }
@@ -131,6 +154,7 @@ mod tests {
     use super::*;
     use crate::request::Which;
     use crate::store::{above, Event};
+    use std::cell::Cell;
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
@@ -156,8 +180,8 @@ mod tests {
                         assert!(value.len() <= 2048 && above(path).is_some(), "{path}");
                         nodes.insert(path.clone(), value.clone());
                     }
-                    Change::Make { .. } | Change::Repeat(_) | Change::Clear(_) => panic!("no errand needs that"),
-                    Change::Remove(path) => nodes.retain(|node, _| !node.starts_with(path)),
+                    Change::Make { .. } | Change::Repeat(_) => panic!("no errand needs that"),
+                    Change::Remove(path) | Change::Clear(path) => nodes.retain(|node, _| !node.starts_with(path)),
                 }
             }
             Ok(true)
@@ -250,6 +274,38 @@ mod tests {
             let error = ask(20_000).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
             thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_not_heard_in_time_is_not_done_later() {
+        let shared = with_domain();
+        let mut there = shared.clone();
+        let mut server = Server::begin(&mut there, &base()).unwrap();
+        let request = Request::Unload { which: Which::default() };
+        let ask = |limit| ask(&mut shared.clone(), &base(), &request, Duration::from_millis(limit));
+        let error = ask(0).unwrap_err().to_string();
+        assert!(error.ends_with("nothing is done"), "{error}");
+        server.serve(&mut there, None, &|_| panic!("it is done")).unwrap();
+        // Whoever asked hears which of both it is, whoever was faster.
+        let has_begun = Cell::new(false);
+        while !has_begun.get() {
+            std::thread::scope(|threads| {
+                let asks = threads.spawn(|| ask(100));
+                let handle = |_| {
+                    has_begun.set(true);
+                    while !asks.is_finished() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    Answer::Error("late".into())
+                };
+                while !has_begun.get() && !asks.is_finished() {
+                    server.serve(&mut there, None, &handle).unwrap();
+                }
+                let error = asks.join().unwrap().unwrap_err().to_string();
+                assert_eq!(error.contains("has begun"), has_begun.get(), "{error}");
+                assert_eq!(error.contains("nothing is done"), !has_begun.get(), "{error}");
+            });
         }
     }
 
