@@ -32,28 +32,42 @@ pub fn begin(config: &Arc<Config>) -> Result<()> {
 }
 
 fn clear(config: &Config) -> Result<()> {
-    forget_files(config, Path::new(RECORDS))?;
+    if let Err(error) = forget_files(config, Path::new(RECORDS)) {
+        eprintln!("tandemd: what was noted for nobody stays: {error:#}");
+    }
     let (mut store, mut hypervisor) = (Client::open()?, Hypervisor::open()?);
     let drivers: Vec<&str> =
         config.service.values().filter_map(Service::looked_after).map(|(driver, _)| driver).collect();
-    for Orphan { domain, name, has_the_place } in ours::orphans(|driver| drivers.contains(&driver), &mut store)? {
-        if has_the_place {
-            match hypervisor.forget(domain) {
-                Ok(()) => eprintln!(
-                    "tandemd: {name}: nobody looks after it any more, and it is not rolled back when it fails"
-                ),
-                Err(Errno::NOENT | Errno::SRCH) => {}
-                Err(error) => eprintln!("tandemd: {name}: what was noted of it stays: {error}"),
-            }
-            continue;
-        }
-        eprintln!("tandemd: domain {domain}, {name}, is of no use any more, as nobody looks after its driver domain: it is destroyed");
-        passthrough::forget(domain, &mut store)?;
-        if let Err(why) = run_to_its_end("tandemd", &["destroy", &domain.to_string()], LONGEST)? {
-            eprintln!("tandemd: xl destroy, of domain {domain}: {why}");
+    let orphans = ours::orphans(|driver| drivers.contains(&driver), &mut store)?;
+    each(&orphans, |orphan| end(orphan, &mut store, &mut hypervisor));
+    Ok(())
+}
+
+/// Ends each of them. What is wrong with one is no reason to leave the others.
+fn each(orphans: &[Orphan], mut end: impl FnMut(&Orphan) -> Result<()>) {
+    for orphan in orphans {
+        if let Err(error) = end(orphan) {
+            eprintln!("tandemd: {}, domain {}, stays: {error:#}", orphan.name, orphan.domain);
         }
     }
-    Ok(())
+}
+
+fn end(orphan: &Orphan, store: &mut Client, hypervisor: &mut Hypervisor) -> Result<()> {
+    let Orphan { domain, name, has_the_place } = orphan;
+    if *has_the_place {
+        return match hypervisor.forget(*domain) {
+            Ok(()) => {
+                eprintln!("tandemd: {name}: nobody looks after it any more, and it is not rolled back when it fails");
+                Ok(())
+            }
+            Err(Errno::NOENT | Errno::SRCH) => Ok(()),
+            Err(error) => Err(error).context("what was noted of it"),
+        };
+    }
+    eprintln!("tandemd: domain {domain}, {name}, is of no use any more, as nobody looks after its driver domain: it is destroyed");
+    passthrough::forget(*domain, store)?;
+    let destroyed = run_to_its_end("tandemd", &["destroy", &domain.to_string()], LONGEST)?;
+    destroyed.map_err(|why| anyhow::format_err!("xl destroy: {why}"))
 }
 
 /// Of services that are not looked after nobody is rolled back, so nothing need be known for that. What was counted stays, and whether one is parked.
@@ -76,6 +90,18 @@ fn forget_files(config: &Config, records: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_does_not_go_keeps_no_other_one() {
+        let orphan = |domain| Orphan { domain, name: "dd-standby".into(), has_the_place: false };
+        let mut tried = Vec::new();
+        each(&[7, 8, 9].map(orphan), |orphan| {
+            tried.push(orphan.domain);
+            anyhow::ensure!(orphan.domain != 7, "it stays");
+            Ok(())
+        });
+        assert_eq!(tried, [7, 8, 9]);
+    }
 
     #[test]
     fn what_was_noted_for_a_service_that_is_not_looked_after_is_forgotten() {
