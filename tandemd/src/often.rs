@@ -66,10 +66,12 @@ impl Looks {
 /// Lines about devices, for the operator.
 pub struct Lines {
     had: Had,
-    /// Since lines were left out: how many.
-    left_out: BTreeMap<Device, u64>,
+    /// Of those that tell of what others have done to it.
+    warned: Had,
+    /// Since lines were left out: how many, and the last of them.
+    left_out: BTreeMap<Device, (u64, String)>,
     /// Whoever says something does so now.
-    pub now: Instant,
+    now: Instant,
     #[cfg(test)]
     pub said: Vec<String>,
 }
@@ -79,6 +81,7 @@ impl Lines {
     pub fn new() -> Self {
         Self {
             had: Had::new(LINES),
+            warned: Had::new(LINES),
             left_out: BTreeMap::new(),
             now: Instant::now(),
             #[cfg(test)]
@@ -86,22 +89,47 @@ impl Lines {
         }
     }
 
+    /// It is so late. What was left out of devices about which there may be a line again is said: how it ended.
+    pub fn pass(&mut self, now: Instant) {
+        self.now = now;
+        let is_quiet = |device: &Device| self.had.wait(*device, now).is_zero();
+        for device in self.left_out.keys().copied().filter(is_quiet).collect::<Vec<Device>>() {
+            let Some((count, line)) = self.left_out.remove(&device) else { continue };
+            self.had.count(device, now);
+            self.write(format!("{line} (the last of {count} lines about it that were left out)"));
+        }
+    }
+
+    /// When that has something to say.
+    pub fn due(&self) -> Option<Instant> {
+        self.left_out.keys().map(|device| self.now + self.had.wait(*device, self.now)).min()
+    }
+
     /// Says it, or leaves it out.
     pub fn say(&mut self, device: Device, line: &str) {
         if !self.had.wait(device, self.now).is_zero() {
-            *self.left_out.entry(device).or_default() += 1;
+            let (count, last) = self.left_out.entry(device).or_default();
+            (*count, *last) = (*count + 1, line.into());
             return;
         }
         self.had.count(device, self.now);
         let left_out = match self.left_out.remove(&device) {
             None => String::new(),
-            Some(count) => format!(" ({count} lines about it were left out)"),
+            Some((count, _)) => format!(" ({count} lines about it were left out)"),
         };
         let is_last = !self.had.wait(device, self.now).is_zero();
         let more = if is_last && left_out.is_empty() { " (what follows at once is left out)" } else { "" };
-        // Of those that are quiet for long nobody asks any more.
-        self.left_out.retain(|device, _| self.had.whole.contains_key(device));
         self.write(format!("{line}{left_out}{more}"));
+    }
+
+    /// Says it also if there were many lines of what the guest brings about: it is none of that.
+    pub fn warn(&mut self, device: Device, line: &str) {
+        if self.warned.wait(device, self.now).is_zero() {
+            self.warned.count(device, self.now);
+            self.write(line.into());
+        } else {
+            self.say(device, line);
+        }
     }
 
     #[cfg(not(test))]
@@ -145,11 +173,25 @@ mod tests {
         lines.say(OTHER, "y");
         assert_eq!(lines.said.len(), 21);
         assert_eq!(lines.said[18..], ["x", "x (what follows at once is left out)", "y"]);
+        let begin = lines.now;
+        lines.pass(begin);
+        assert_eq!((lines.said.len(), lines.due()), (21, Some(begin + LINES.every)));
         lines.now += LINES.every;
-        (0..5).for_each(|_| lines.say(DEVICE, "x"));
-        assert_eq!(lines.said[21..], ["x (30 lines about it were left out)"]);
-        lines.now += 100 * LINES.every;
-        (0..2).for_each(|_| lines.say(OTHER, "y"));
-        assert_eq!((&lines.said[22..], lines.left_out.len()), (&["y".to_string(), "y".into()][..], 0));
+        (0..5).for_each(|n| lines.say(DEVICE, &n.to_string()));
+        assert_eq!(lines.said[21..], ["0 (30 lines about it were left out)"]);
+        // Also if nobody says anything any more.
+        lines.pass(begin + 2 * LINES.every);
+        assert_eq!(lines.said[22..], ["4 (the last of 4 lines about it that were left out)"]);
+        lines.pass(begin + 100 * LINES.every);
+        assert_eq!((lines.said.len(), lines.due(), lines.left_out.len()), (23, None, 0));
+    }
+
+    #[test]
+    fn who_only_begins_again_does_not_hide_what_others_do() {
+        let mut lines = Lines::new();
+        (0..50).for_each(|_| lines.say(DEVICE, "x"));
+        (0..50).for_each(|_| lines.warn(DEVICE, "y"));
+        assert_eq!((lines.said.len(), lines.said[20..].iter().all(|line| line == "y")), (40, true));
+        assert_eq!(lines.left_out[&DEVICE], (60, "y".into()));
     }
 }

@@ -134,7 +134,7 @@ impl Service {
         store: &mut impl Store,
         switches: &mut impl Switches,
     ) -> Result<Fate> {
-        self.lines.now = now;
+        self.lines.pass(now);
         let is_seen = self.closed.iter().filter(|(_, since)| **since + UNTIL_SEEN <= now).map(|(device, _)| *device);
         let is_due = self.put_off.iter().filter(|(_, at)| **at <= now && !self.is_changing).map(|(device, _)| *device);
         let due: BTreeSet<Device> = is_seen.chain(is_due).collect();
@@ -180,7 +180,7 @@ impl Service {
     /// When there is something to do, though nothing may happen.
     pub fn due(&self) -> Option<Instant> {
         let seen = self.closed.values().min().map(|since| *since + UNTIL_SEEN);
-        seen.into_iter().chain(self.put_off.values().copied()).min()
+        seen.into_iter().chain(self.put_off.values().copied()).chain(self.lines.due()).min()
     }
 
     /// Name of the domain whose interface is the way out.

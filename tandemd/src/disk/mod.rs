@@ -162,6 +162,7 @@ impl DiskService {
         store: &mut impl Store,
         disks: &mut impl Disks,
     ) -> Result<Fate> {
+        self.lines.pass(now);
         let (is_time, had_none) = (self.next_look <= now, self.unsettled.is_empty());
         let is_due = !self.unsettled.is_empty() && self.next_try <= now;
         let token = self.token();
@@ -175,7 +176,6 @@ impl DiskService {
             return Ok(self.fate());
         }
         self.put_off = None;
-        self.lines.now = now;
         let (name, driver) = (self.driver.map(name_of), self.driver);
         // What is one disk's costs others nothing: who writes there may be any guest.
         let mut named = BTreeSet::new();
@@ -244,7 +244,8 @@ impl DiskService {
     pub fn due(&self) -> Option<Instant> {
         let tries = Some(self.next_try).filter(|_| !self.unsettled.is_empty());
         let next = tries.map_or(self.next_look, |tries| tries.min(self.next_look));
-        self.put_off.or((!self.devices.is_empty()).then_some(next))
+        let looks = self.put_off.or((!self.devices.is_empty()).then_some(next));
+        looks.into_iter().chain(self.lines.due()).min()
     }
 
     /// Name of the domain that has the media.
@@ -468,7 +469,7 @@ impl DiskService {
                 }
                 disk.state = if is_wanted { disk.state | DISK_GIVEN_UP } else { disk.state & !DISK_GIVEN_UP };
                 let told = if is_wanted { "its requests are answered with errors" } else { "its requests wait" };
-                self.say(device, &format!("no back end: {told}"));
+                self.warn(device, &format!("no back end: {told}"));
             }
             (Step::ShowFar(state), Some(far)) => {
                 store.change(&format!("{}/backend", far.near), &[show(&far.near, state)])?;
@@ -638,9 +639,17 @@ impl DiskService {
 
     /// A line for the operator.
     fn say(&mut self, device: Device, what: &str) {
-        let line = format!("{}: vbd {} of domain {}: {what}", self.name, device.number, device.guest);
-        self.lines.say(device, &line);
+        self.lines.say(device, &line_of(&self.name, device, what));
     }
+
+    /// One of what no guest brings about.
+    fn warn(&mut self, device: Device, what: &str) {
+        self.lines.warn(device, &line_of(&self.name, device, what));
+    }
+}
+
+fn line_of(service: &str, device: Device, what: &str) -> String {
+    format!("{service}: vbd {} of domain {}: {what}", device.number, device.guest)
 }
 
 fn front(device: Device) -> String {

@@ -29,7 +29,7 @@ impl DiskService {
         for (device, bad_rings) in all {
             let told = self.bad_rings.insert(device, bad_rings).unwrap_or(0);
             if bad_rings > told {
-                self.say(device, "its back end has written into its ring what cannot be, and is used no longer");
+                self.warn(device, "its back end has written into its ring what cannot be, and is used no longer");
             }
         }
     }
