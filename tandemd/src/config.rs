@@ -315,7 +315,8 @@ mod tests {
         assert_eq!(keys(&[]), keys_of::<Config>());
         assert_eq!(keys(&["metrics"]), keys_of::<Metrics>());
         assert_eq!(&keys(&["service", "net"]) | &keys(&["service", "disk"]), keys_of::<Service>());
-        assert_eq!(keys(&["service", "net", "supervise"]), keys_of::<Settings>());
+        let supervise = |of: &str| keys(&["service", of, "supervise"]);
+        assert_eq!(&supervise("net") | &supervise("disk"), keys_of::<Settings>());
     }
 
     #[test]
@@ -328,6 +329,8 @@ mod tests {
         let usual: Settings = toml::from_str("config = \"/etc/xen/dd.cfg\"").unwrap();
         assert_eq!(said.undrained_ms(), usual.undrained_ms());
         assert_eq!(Settings { undrained_ms: None, ..said.clone() }, usual);
+        let said = config.service["disk"].supervise.as_ref().unwrap();
+        assert_eq!(said.overdue_ms(), usual.overdue_ms());
     }
 
     #[test]
