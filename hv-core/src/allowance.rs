@@ -12,7 +12,7 @@ use core::cell::Cell;
 pub const STEP: u32 = 512;
 /// A page that is wiped or copied, or a table that is read.
 pub const PAGE: u32 = STEP / 8;
-/// A frame that is given up or comes back: accounts, the M2P, lists under locks, and its part of a flush.
+/// A frame that goes or comes back, counted where it does: accounts, the M2P, lists under locks, and its part of a flush.
 pub const MOVED: u32 = STEP / 16;
 /// Another CPU that is to do something at once, or an IOMMU that is to forget: some microseconds until that is done.
 pub const CALL: u32 = STEP / 2;

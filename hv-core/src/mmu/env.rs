@@ -106,6 +106,8 @@ pub trait MmuEnv: PtMem {
     /// nobody refers to it; it is the hypervisor's until [`super::Mmu::take_back`]. Else [`Self::frame_gone`] follows.
     fn frame_left(&self, mfn: Mfn, owner: DomId, heap: bool);
     /// It belongs to the allocator; or to a snapshot, until [`super::snapshot::Keep::returned`] or [`super::snapshot::Keep::set_free`].
+    /// That is [`crate::allowance::MOVED`] of work, which the environment counts: whoever lets a frame go, it comes by here, and a table that
+    /// is taken down may let 512 go.
     fn frame_gone(&self, mfn: Mfn, gone: Gone);
     /// Devices of `dom` may read and write its frame `mfn` from now on: it became writable.
     fn dma_allow(&self, dom: DomId, mfn: Mfn);

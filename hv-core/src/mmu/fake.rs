@@ -4,6 +4,7 @@
 
 use super::snapshot::Keep;
 use super::{IoAccess, MmuEnv, PtMem, Slot};
+use crate::allowance::{MOVED, STEP};
 use crate::frame::{Frame, FrameType, Gone, Knowers};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -43,6 +44,8 @@ pub struct Machine {
     pub fuel: AtomicI64,
     /// Steps that were done, whether they were left or not.
     pub nr_steps: AtomicU32,
+    /// Work that is not yet worth a step.
+    work: AtomicU32,
     /// Frames that devices may write, and whose.
     pub dma: Mutex<BTreeSet<(u16, Mfn)>>,
     /// Frames that IOMMUs may still remember as theirs.
@@ -79,6 +82,7 @@ impl Machine {
             flushes: [const { AtomicU32::new(0) }; 3],
             fuel: AtomicI64::new(-1),
             nr_steps: AtomicU32::new(0),
+            work: AtomicU32::new(0),
             dma: Mutex::default(),
             dma_remembered: Mutex::default(),
             changed: Mutex::default(),
@@ -225,6 +229,9 @@ impl MmuEnv for Machine {
         self.freed.lock().unwrap().push((mfn, owner));
     }
     fn frame_gone(&self, mfn: Mfn, gone: Gone) {
+        let work = self.work.load(Ordering::SeqCst) + MOVED;
+        self.work.store(work % STEP, Ordering::SeqCst);
+        (0..work / STEP).for_each(|_| self.step());
         if gone == Gone::Away {
             assert!(self.away.lock().unwrap().insert(mfn), "{mfn:?} is away twice");
         }

@@ -398,29 +398,28 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         while *next < self.env.frames_end().index() {
             let mfn = Mfn::new(*next as u64);
             *next += 1;
-            let mut done = 1;
             if let Some(frame) = self.env.frame(mfn).filter(|frame| frame.count().is_held_of(dom)) {
-                done = self.take_down_frame(dom, mfn, frame, lock);
+                self.take_down_frame(dom, mfn, frame, lock);
+                // As at the domain's end.
+                if self.env.is_out_of_steps() {
+                    return Err(Stop::Preempted);
+                }
                 self.drain(lock).map_err(|_| Stop::Preempted)?;
             }
-            work.add(done, self.env)?;
+            work.add(1, self.env)?;
         }
         Ok(())
     }
 
-    /// Returns the work that it was, without that of tables.
-    fn take_down_frame(&self, dom: DomId, mfn: Mfn, frame: &Frame, lock: &mut Deferred) -> u32 {
+    fn take_down_frame(&self, dom: DomId, mfn: Mfn, frame: &Frame, lock: &mut Deferred) {
         // A table that is still pinned has a reference of its pin; so the frame stays until that is dropped.
         let pinned = self.clear_pin(mfn);
-        // It may have been given up before.
-        let goes = !frame.count().is_noted() && self.give_up(dom, mfn).is_ok();
+        if !frame.count().is_noted() {
+            // It may have been given up before.
+            let _ = self.give_up(dom, mfn);
+        }
         if pinned {
             self.drop_table(mfn, lock);
-        }
-        if goes {
-            MOVED
-        } else {
-            1
         }
     }
 

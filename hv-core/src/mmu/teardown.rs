@@ -2,7 +2,6 @@
 
 use super::work::Work;
 use super::{Deferred, Mmu, MmuEnv, MmuError};
-use crate::allowance::MOVED;
 use crate::frame::{Frame, FrameType, Gone};
 use x86::Mfn;
 use xen_abi::layout::DomId;
@@ -32,20 +31,25 @@ impl<E: MmuEnv> Mmu<'_, E> {
         while progress.next < self.env.frames_end().index() {
             let mfn = Mfn::new(progress.next as u64);
             progress.next += 1;
-            let done = self.relinquish_frame(dom, mfn, lock);
+            let was_its = self.relinquish_frame(dom, mfn, lock);
+            // The environment has counted the frames that went: this one perhaps, or many that tables had mapped. A table that is not yet taken
+            // down has its turn first the next time.
+            if was_its && self.env.is_out_of_steps() {
+                return Err(MmuError::Preempted);
+            }
             self.drain(lock)?;
-            work.add(done, self.env)?;
+            work.add(1, self.env)?;
         }
         Ok(())
     }
 
-    /// Returns the work that it was, without that of tables.
+    /// `false`: it was none of the domain's.
     #[inline]
-    fn relinquish_frame(&self, dom: DomId, mfn: Mfn, lock: &mut Deferred) -> u32 {
-        let Some(frame) = self.env.frame(mfn) else { return 1 };
+    fn relinquish_frame(&self, dom: DomId, mfn: Mfn, lock: &mut Deferred) -> bool {
+        let Some(frame) = self.env.frame(mfn) else { return false };
         let count = frame.count();
         if count.owner() != dom || count.refs() == 0 || count.is_heap() {
-            return 1;
+            return false;
         }
         // A table that is still pinned has a reference of its pin; so the frame stays until that is dropped.
         let pinned = self.clear_pin(mfn);
@@ -55,7 +59,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
         if pinned {
             self.drop_table(mfn, lock);
         }
-        MOVED
+        true
     }
 
     /// The owner gives the page up (`decrease_reservation`): it is free as soon as nothing maps it.

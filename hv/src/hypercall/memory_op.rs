@@ -10,7 +10,6 @@ use crate::domain::memory::DomainMm;
 use crate::mem::{self, frames};
 use crate::sync::Once;
 use alloc::vec::Vec;
-use hv_core::allowance::MOVED;
 use hv_core::memory::{self, Account, Exchange, Extents};
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -141,7 +140,8 @@ fn populate(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<
 }
 
 fn decrease(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<bool, Errno> {
-    this_cpu().allowance.spend_each(extents.pages(), MOVED);
+    // What goes counts where it goes. What is still mapped is only looked at.
+    this_cpu().allowance.spend_each(extents.pages(), 1);
     memory::decrease(mmu(), mm.id, extents, Mfn::new(element.read()?))?;
     Ok(true)
 }

@@ -205,3 +205,65 @@ fn a_few_frames_are_given_back_at_a_time() {
         freed = now;
     }
 }
+
+/// Frames that tables hold: the first, how many, the tables behind them, and the one that these are below.
+const HELD: u64 = 10;
+const NR_HELD: u64 = 4 * 512;
+const TABLES: u64 = HELD + NR_HELD;
+const ABOVE: u64 = TABLES + 4;
+
+/// Domain 1 has four full L1 tables below an L2 table that is pinned.
+fn held_by_tables() -> (Machine, Deferred) {
+    let (m, mut lock) = (Machine::new(ABOVE + 1), Deferred::new());
+    m.populate(DOM1, HELD, NR_HELD + 5);
+    for (table, below) in (TABLES..ABOVE).enumerate() {
+        m.poke(slot(ABOVE, table), pte(below, P | RW | US));
+        for (index, held) in (HELD..TABLES).skip(table * 512).take(512).enumerate() {
+            m.poke(slot(below, index), pte(held, P | RW | US));
+        }
+    }
+    m.mmu().pin(DOM1, mfn(ABOVE), Level::L2, &mut lock).unwrap();
+    (m, lock)
+}
+
+/// Calls `f` until it was not preempted. In each go frames go as few steps allow, or a table with all that it mapped.
+fn a_table_at_a_time(m: &Machine, mut f: impl FnMut() -> Result<(), MmuError>) {
+    const STEPS: u32 = 4;
+    loop {
+        let before = m.freed.lock().unwrap().len();
+        m.fuel.store(STEPS.into(), std::sync::atomic::Ordering::SeqCst);
+        let result = f();
+        let went = m.freed.lock().unwrap().len() - before;
+        assert!(went <= 16 * STEPS as usize + 512, "{went} frames at once");
+        match result {
+            Ok(()) => return,
+            Err(why) => assert_eq!(why, MmuError::Preempted),
+        }
+    }
+}
+
+#[test]
+fn frames_that_a_dying_domains_tables_hold_are_given_back_a_table_at_a_time() {
+    let (m, mut lock) = held_by_tables();
+    let mut progress = Relinquish::new();
+    a_table_at_a_time(&m, || m.mmu().relinquish(DOM1, &mut progress, &mut lock));
+    all_free(&m, HELD..ABOVE + 1);
+    assert_eq!(m.freed.lock().unwrap().len() as u64, NR_HELD + 5);
+}
+
+#[test]
+fn frames_that_were_given_up_before_go_with_their_tables_a_table_at_a_time() {
+    let (m, mut lock) = held_by_tables();
+    (HELD..TABLES).for_each(|n| m.mmu().give_up(DOM1, mfn(n)).unwrap());
+    assert_eq!(*m.freed.lock().unwrap(), [], "they are mapped");
+    let mut is_unpinned = false;
+    a_table_at_a_time(&m, || {
+        if is_unpinned {
+            return m.mmu().drain(&mut lock);
+        }
+        is_unpinned = true;
+        m.mmu().unpin(DOM1, mfn(ABOVE), &mut lock).and(Err(MmuError::Preempted))
+    });
+    all_free(&m, HELD..TABLES);
+    assert_eq!(m.freed.lock().unwrap().len() as u64, NR_HELD);
+}

@@ -3,10 +3,12 @@
 //! Those that a snapshot notes do not go on: they are away until their owner goes back to it, or it is dropped.
 
 use crate::arch::tlb;
+use crate::cpu::percpu::this_cpu;
 use crate::iommu;
 use crate::mem::frames;
 use crate::sync::FairMutex;
 use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::allowance::MOVED;
 use hv_core::frame::Gone;
 use x86::Mfn;
 
@@ -25,8 +27,9 @@ static LIMBO: FairMutex<Limbo> = FairMutex::new(Limbo { waiting: [Mfn::INVALID; 
 /// Frames that are away ([`Gone::Away`]): nobody's, and not free.
 static AWAY: AtomicU64 = AtomicU64::new(0);
 
-/// Takes a frame that nobody refers to any more.
+/// Takes a frame that nobody refers to any more. All that go come by here, so it is here that they count.
 pub fn take(mfn: Mfn, gone: Gone) {
+    this_cpu().allowance.spend(MOVED);
     match gone {
         Gone::Free => put(mfn),
         Gone::Away => {

@@ -8,7 +8,7 @@ use crate::iommu;
 use crate::mem::guest_tables::Tables;
 use crate::mem::{self, frames, phys_to_virt};
 use core::sync::atomic::{AtomicU64, Ordering};
-use hv_core::allowance::{MOVED, PAGE, STEP};
+use hv_core::allowance::{PAGE, STEP};
 use hv_core::frame::{Frame, Gone, Knowers};
 use hv_core::mmu::{IoAccess, Mmu, MmuEnv, PtMem, Slot};
 use x86::{Mfn, Pte, PAGE_SIZE};
@@ -47,7 +47,6 @@ impl hv_core::memory::FrameSource for Source {
     }
     fn release(&self, mfn: Mfn, gone: Gone) {
         limbo::take(mfn, gone);
-        this_cpu().allowance.spend(MOVED);
     }
 }
 
