@@ -6,6 +6,7 @@ use super::uplink::{Passed, Uplink};
 use super::vif::{at_port, Rx};
 use super::{switch, traffic, uplink};
 use crate::arch::tsc;
+use crate::cpu::requests;
 use crate::domain::{Domain, DomainRef};
 use crate::sync::FairGuard;
 use crate::twin::net::{Card, Kept, Many, Piece, Received, Said};
@@ -23,7 +24,7 @@ use alloc::boxed::Box;
 pub fn received(card: Card, frames: &[Kept]) {
     let begin = |uplink: &mut Uplink| Some((uplink.link()?, uplink.take_tray()?));
     let Some(((switch, is_believed), mut tray)) = uplink::with(card, begin).flatten() else { return };
-    let (mut passed, mut storm) = (Passed::default(), Storm::default());
+    let (mut passed, mut storm) = (Passed::default(), Patience::default());
     if let Some(table) = switch::table(switch) {
         for frames in frames.chunks(lots::MOST) {
             let frames = Frames { all: frames, is_believed };
@@ -36,19 +37,20 @@ pub fn received(card: Card, frames: &[Kept]) {
     });
 }
 
-/// Frames for all that come at once may take so long, in ns. With many interfaces each is much work, all of which is done before the guests of this CPU
-/// go on.
-const STORM_NS: u64 = 1_000_000;
+/// What is much work for few frames may take so long, in ns: those for all, with many interfaces. All of it is done before the guests of this CPU go on.
+const LONG_NS: u64 = 1_000_000;
+/// A frame that has more bytes than this is much work for each of many interfaces.
+const LONG: u32 = 4096;
 
-/// Since when frames for all are passed on, of those that came at once.
+/// Since when such work is done, for frames that came at once.
 #[derive(Default)]
-struct Storm(Option<u64>);
+struct Patience(Option<u64>);
 
-impl Storm {
-    /// May one more of them? The first one always may.
+impl Patience {
+    /// Is there time for more of it? At first there always is.
     fn allows(&mut self) -> bool {
         let now = tsc::now_ns();
-        now.saturating_sub(*self.0.get_or_insert(now)) < STORM_NS
+        now.saturating_sub(*self.0.get_or_insert(now)) < LONG_NS
     }
 }
 
@@ -74,7 +76,7 @@ fn pass_on(
     Tray { rooms, put_off, recents }: &mut Tray,
     (from, switch, table): (PortId, u32, &Table),
     passed: &mut Passed,
-    storm: &mut Storm,
+    storm: &mut Patience,
 ) {
     let (mut receiver, mut routes) = (None, recents.of(table, from));
     for (n, kept) in frames.all.iter().enumerate() {
@@ -157,7 +159,7 @@ pub fn received_in_pieces(card: Card, pieces: &[Piece], said: &Said) {
             to(&mut receiver, port, switch, &table, |receiver| receiver.give(view, None));
             true
         }
-        forward => flood(&mut receiver, (from, switch, &table), forward, view, &mut Storm::default()),
+        forward => flood(&mut receiver, (from, switch, &table), forward, view, &mut Patience::default()),
     });
     passed.count(view.as_ref().map_or(0, View::len), is_passed);
     drop(receiver);
@@ -175,19 +177,27 @@ fn held(p: &Piece) -> Fragment<Held> {
     Fragment { frame: Held::by_card(p.frame), offset: p.offset, len: p.len }
 }
 
-/// What is not for one is for all, or for nobody. `false`: it was for nobody, or is lost, since there are too many of them.
+/// What is not for one is for all, or for nobody. `false`: it was for nobody; or it is lost, to some at least, since it would take too long. Nobody
+/// sends segments of TCP to all, and to cut them for each would take longest.
 #[inline(never)]
 fn flood(
     receiver: &mut Option<Receiver>,
     (from, switch, table): (PortId, u32, &Table),
     forward: Forward,
     view: View<'_, Held>,
-    storm: &mut Storm,
+    storm: &mut Patience,
 ) -> bool {
-    if forward != Forward::Flood || !storm.allows() {
+    let is_of_tcp = view.gso.is_some_and(|gso| matches!(gso.kind, GsoKind::TcpV4 | GsoKind::TcpV6));
+    if forward != Forward::Flood || is_of_tcp || !storm.allows() {
         return false;
     }
+    let is_long = view.len() > LONG || view.gso.is_some();
     for port in table.others(from) {
+        // What asks for addresses is short: who is last in the table hears it, too.
+        if is_long && !storm.allows() {
+            return false;
+        }
+        requests::answer();
         to(receiver, port.id, switch, table, |receiver| receiver.give(view, None));
     }
     true
