@@ -145,14 +145,14 @@ static void check_sum(u32 len, u8 protocol, const char *what)
 	check(sum == 0xffff && (guest.rx_flags & RX_VALIDATED), "%s: the sum is %#x, the flags are %#x", what, sum, guest.rx_flags);
 }
 
-enum { TCP = 6, UDP = 17, SIZE = 500, MANY = 3, GSO_TCP = 1, GSO_SCTP = 1 << 14, GSO_FRAGMENTS = 1 << 16, GSO_UDP = 1 << 17 };
+enum { TCP = 6, UDP = 17, SIZE = 500, MANY = 3, SHORT = 10, VERY_MANY = 150, GSO_TCP = 1, GSO_SCTP = 1 << 14, GSO_FRAGMENTS = 1 << 16, GSO_UDP = 1 << 17 };
 
-/* A packet of this protocol arrives as a neighbour on the same host has sent it to `to`; with a kind, as MANY for the guest to get `nr` of. */
-static void comes_blank(const u8 *to, u8 protocol, u32 kind, u32 nr, const char *what)
+/* A packet of this protocol arrives as a neighbour on the same host has sent it to `to`: its headers and `body` bytes, to be cut so often. */
+static void neighbour_sends(const u8 *to, u8 protocol, u32 kind, u32 body, u32 size, const char *what)
 {
 	enum { PARTIAL = 3 << 5, START = 9 * 8, OFFSET = 10 * 8 };
 	u32 headers = protocol == TCP ? HEADERS : 42, field = protocol == TCP ? 16 : 6;
-	u32 len = headers + (kind ? MANY * SIZE : 200), l4_len = len - 34;
+	u32 len = headers + body, l4_len = len - 34;
 	u64 skb = card->rx[card->rx_there % 64], info = *word(skb, SKB_HEAD);
 	make_frame(to, stranger, len, kind);
 	u8 *ip = frame + 14, *l4 = ip + 20;
@@ -166,17 +166,24 @@ static void comes_blank(const u8 *to, u8 protocol, u32 kind, u32 nr, const char 
 		l4[4] = l4_len >> 8, l4[5] = l4_len & 255;
 	u32 sum = sum_of(ip + 12, 8, protocol + l4_len);
 	l4[field] = sum >> 8, l4[field + 1] = sum & 255;
-	post(&guest, nr);
 	*word(skb, SKB_PKT_TYPE) = PARTIAL;
 	*word(skb, START) = HEADROOM + 34;
 	*word(skb, OFFSET) = field;
-	*word(info, GSO_SIZE) = kind ? SIZE : 0;
+	*word(info, GSO_SIZE) = kind ? size : 0;
 	*word(info, GSO_TYPE) = kind;
 	arrives(len);
 	interrupt(what);
 	UNTIL(card->rx_taken == card->rx_there, what);
+}
+
+/* With a kind it comes as MANY, for the guest to get `nr` of. */
+static void comes_blank(const u8 *to, u8 protocol, u32 kind, u32 nr, const char *what)
+{
+	u32 headers = protocol == TCP ? HEADERS : 42, body = kind ? MANY * SIZE : 200;
+	post(&guest, nr);
+	neighbour_sends(to, protocol, kind, body, SIZE, what);
 	for (u32 n = 0; n < nr; n++)
-		check_sum(nr == MANY ? headers + SIZE : len, protocol, what);
+		check_sum(headers + (nr == MANY ? SIZE : body), protocol, what);
 	check_nothing(&guest, what);
 }
 
@@ -184,7 +191,7 @@ static void comes_blank(const u8 *to, u8 protocol, u32 kind, u32 nr, const char 
 static void comes_in_blank(const char *what)
 {
 	static const u8 all[6] = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff };
-	card->rx_wanted = card->rx_filled + 7;
+	card->rx_wanted = card->rx_filled + 8;
 	interrupt("buffers for what is received");
 	UNTIL(card->rx_filled == card->rx_wanted, "buffers for what is received");
 	struct channel_way_out before = way_out_of(switch_name);
@@ -194,10 +201,20 @@ static void comes_in_blank(const char *what)
 	comes_blank(guest.mac, UDP, GSO_UDP, MANY, what);
 	comes_blank(guest.mac, UDP, GSO_FRAGMENTS, 1, what);
 	comes_blank(guest.mac, UDP, GSO_SCTP, 0, what);
+	/* More segments than are cut at one time, and than the guest has pages for. */
+	post(&guest, VERY_MANY);
+	neighbour_sends(guest.mac, TCP, GSO_TCP, VERY_MANY * SHORT, SHORT, what);
+	for (u32 n = 0; n < VERY_MANY; n++) {
+		static u8 got[65536];
+		u32 len = receive(&guest, got);
+		if (!check(len == HEADERS + SHORT, "%s: segment %u of %u has %u bytes", what, n, VERY_MANY, len))
+			break;
+	}
+	check_nothing(&guest, what);
 	/* Nobody sends segments of TCP to all. */
 	comes_blank(all, TCP, GSO_TCP, 0, what);
 	struct channel_way_out after = way_out_of(switch_name);
-	check(after.in_packets == before.in_packets + 5 && after.in_dropped == before.in_dropped + 2, "%s: %lu packets came in, %lu were lost", what,
+	check(after.in_packets == before.in_packets + 6 && after.in_dropped == before.in_dropped + 2, "%s: %lu packets came in, %lu were lost", what,
 	      after.in_packets - before.in_packets, after.in_dropped - before.in_dropped);
 }
 

@@ -37,7 +37,8 @@ pub fn received(card: Card, frames: &[Kept]) {
     });
 }
 
-/// What is much work for few frames may take so long, in ns: those for all, with many interfaces. All of it is done before the guests of this CPU go on.
+/// What is much work for few frames may take so long, in ns: those for all, with many interfaces, and those that are cut into tiny segments. All of it is
+/// done before the guests of this CPU go on.
 const LONG_NS: u64 = 1_000_000;
 /// A frame that has more bytes than this is much work for each of many interfaces.
 const LONG: u32 = 4096;
@@ -289,8 +290,25 @@ fn put_merged(rx: &mut Rx, guest: &Domain, merger: &mut Merger<Held>) {
 #[inline]
 fn put(rx: &mut Rx, guest: &Domain, view: View<'_, Held>) {
     // Whatever waits: those are others' packets, and who keeps many of them waiting must not keep the network away.
-    let is_done = traffic::put(rx, guest, view, &mut Progress::default());
-    rx.queue.stats.dropped += u64::from(!is_done);
+    let mut progress = Progress::default();
+    if !traffic::put(rx, guest, view, &mut progress) {
+        put_rest(rx, guest, view, progress);
+    }
+}
+
+/// Of a frame that is cut for its guest the other segments follow, as far as there is room for them: it waits nowhere. The driver's buffer is held
+/// meanwhile.
+#[cold]
+fn put_rest(rx: &mut Rx, guest: &Domain, view: View<'_, Held>, mut progress: Progress) {
+    let (mut before, mut patience) = (Progress::default(), Patience::default());
+    while progress != before && patience.allows() {
+        requests::answer();
+        before = progress;
+        if traffic::put(rx, guest, view, &mut progress) {
+            return;
+        }
+    }
+    rx.queue.stats.dropped += 1;
 }
 
 /// Does something for whoever is at a port; `receiver` had the frame before.
