@@ -35,8 +35,10 @@ pub(super) fn assign(r: &Request) -> Outcome {
     match &to {
         Party::Nobody => passthrough::assign(at, &to)?,
         Party::Domain(d) => {
-            let _not_logged = shadow::keep_off(d)?;
+            let not_logged = shadow::keep_off(d)?;
             passthrough::assign(at, &to)?;
+            // Locks of channels come before that.
+            drop(not_logged);
             // By its back end it finds this one, too.
             channel::pci::forget(d);
         }
