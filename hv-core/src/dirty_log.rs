@@ -76,6 +76,11 @@ impl Log {
         Counts { faults: self.faults.swap(0, Ordering::Relaxed), dirty: self.dirty.swap(0, Ordering::Relaxed) }
     }
 
+    /// Frames that have a place in it are below.
+    pub fn pfns(&self) -> u64 {
+        self.words.len() as u64 * 64
+    }
+
     /// Reads word `index`, clears it if `clear`.
     pub fn read(&self, index: u64, clear: bool) -> u64 {
         let word = usize::try_from(index).ok().and_then(|i| self.words.get(i));
@@ -234,7 +239,7 @@ mod tests {
     fn a_log_is_as_large_as_it_is_asked_for_or_there_is_none() {
         let log = log(129);
         log.mark(128);
-        assert_eq!(log.read(2, false), 1);
+        assert_eq!((log.read(2, false), log.pfns()), (1, 192));
         assert_eq!(Making::begin(MAX_PFNS + 1, || true).err(), Some(Errno::ENOMEM));
         assert_eq!(Making::begin(1, || false).err(), Some(Errno::ENOMEM));
         let none = Log::none();

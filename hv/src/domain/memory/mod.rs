@@ -72,6 +72,11 @@ impl DomainMm {
         self.logging.lock()
     }
 
+    /// The same, if nobody has it.
+    pub fn try_lock_log(&self) -> Option<MutexGuard<'_, Place>> {
+        self.logging.try_lock()
+    }
+
     /// Pages it has.
     pub fn tot_pages(&self) -> u64 {
         self.tot_pages.load(Ordering::Relaxed)

@@ -10,7 +10,7 @@ use x86::Mfn;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
 
-/// Permits or forbids a physical interrupt. EXDEV for a domain whose writes are logged.
+/// Permits or forbids a physical interrupt. EXDEV for a domain whose writes are logged; ERESTART.
 pub(super) fn irq(r: &Request) -> Outcome {
     let request: op::IrqPermission = r.read()?;
     let d = r.target()?;
@@ -20,7 +20,7 @@ pub(super) fn irq(r: &Request) -> Outcome {
     Ok(Done::Return(0))
 }
 
-/// A domain may use these registers from now on, or may not any more. EBUSY: they are another domain's device's; EXDEV: its writes are logged. Who
+/// A domain may use these registers from now on, or may not any more. EBUSY: they are another domain's device's; EXDEV: its writes are logged; ERESTART. Who
 /// loses those of its only device is about to lose that.
 fn registers(d: &Domain, registers: Registers, allow: bool) -> Result<(), Errno> {
     let _not_logged = allow.then(|| shadow::keep_off(d)).transpose()?;
@@ -51,7 +51,7 @@ pub(super) fn iomem(r: &Request) -> Outcome {
 }
 
 /// Permits or forbids I/O ports. EINVAL for ports beyond 65535; EBUSY for those of another domain's device; EXDEV for a
-/// domain whose writes are logged.
+/// domain whose writes are logged; ERESTART.
 pub(super) fn ioport(r: &Request) -> Outcome {
     let request: op::IoportPermission = r.read()?;
     let last = request.nr_ports.checked_sub(1).and_then(|n| request.first_port.checked_add(n)).ok_or(Errno::EINVAL)?;

@@ -48,9 +48,10 @@ pub(super) fn call(r: &mut Request) -> Outcome {
     }
 }
 
-/// The lock of the log of `d`, which is off and stays so as long as this is held: `d` may get a part of a device. EXDEV if it is on.
+/// The lock of the log of `d`, which is off and stays so as long as this is held: `d` may get a part of a device. EXDEV if it is on. ERESTART: it is
+/// somebody else's just now, who may be reading it and lets interrupts in.
 pub(super) fn keep_off(d: &Domain) -> Result<MutexGuard<'_, Place>, Errno> {
-    let lock = d.mm.lock_log();
+    let lock = d.mm.try_lock_log().ok_or(Errno::ERESTART)?;
     if d.mm.log.is_enabled() {
         return Err(Errno::EXDEV);
     }
@@ -140,9 +141,11 @@ fn read(r: &mut Request, d: &Domain, request: &mut ShadowOp, place: &mut Place) 
         mark_shared(d);
     }
     let log = d.mm.log.get();
-    while next * 64 < request.pages {
+    // Behind its end nothing is noted. Who wants to have it in memory is told so.
+    let pages = if target.is_null() { request.pages.min(log.pfns()) } else { request.pages };
+    while next * 64 < pages {
         let word = log.read(next, clear);
-        let bits = (request.pages - next * 64).min(64);
+        let bits = (pages - next * 64).min(64);
         if !target.is_null() {
             let written = if bits == 64 {
                 target.at(next).and_then(|t| t.write(&word))
@@ -156,7 +159,7 @@ fn read(r: &mut Request, d: &Domain, request: &mut ShadowOp, place: &mut Place) 
             }
         }
         next += 1;
-        if next.is_multiple_of(STRIDE) && next * 64 < request.pages && r.cx.preempt_pending() {
+        if next.is_multiple_of(STRIDE) && next * 64 < pages && r.cx.preempt_pending() {
             place.preempt(reading, next);
             return Ok(Done::Continue);
         }

@@ -15,7 +15,8 @@ use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
 use xen_abi::trap::{VcpuGuestContext, VGCF_ONLINE};
 
-/// Makes the vCPUs that the domain was created for. EINVAL for another number, and for a dying domain; ENOMEM.
+/// Makes the vCPUs that the domain was created for. EINVAL for another number, and for a dying domain; EBUSY if its
+/// writes are logged; ENOMEM; ERESTART.
 pub(super) fn set_max(r: &Request) -> Outcome {
     let d = r.other()?;
     let max = r.read::<op::MaxVcpus>()?.max;
@@ -23,7 +24,8 @@ pub(super) fn set_max(r: &Request) -> Outcome {
         return Err(Errno::EINVAL);
     }
     // With a log they would run without a cache. It is not switched on meanwhile, either.
-    let _not_logged = shadow::keep_off(&d).map_err(|_| Errno::EBUSY)?;
+    let is_logged = |why| if why == Errno::EXDEV { Errno::EBUSY } else { why };
+    let _not_logged = shadow::keep_off(&d).map_err(is_logged)?;
     if d.is_dying() {
         return Err(Errno::EINVAL);
     }
