@@ -2,7 +2,8 @@
 //!
 //! While the hypervisor works for a guest no interrupt comes. So its work is counted where it is done, whoever asked for it: if each request had an
 //! allowance of its own, a list of requests would have as many. Who goes on after a piece of work asks first whether the allowance is used up; and where
-//! interrupts are let in, and nowhere else, it is made full again.
+//! interrupts are let in it is made full again. Nowhere else, but for one: a routine of a twin that finds its domain's page tables in the middle of other
+//! work waits for that, a portion at a time, as often as it may.
 //!
 //! It is work that is counted, not time: to read a clock takes longer than most requests do.
 

@@ -103,7 +103,7 @@ impl Mirror {
             return Filled::Denied;
         };
         let Some(d) = crate::domain::find(self.domain.0) else { return Filled::Denied };
-        // The twin could be interrupted until now; a routine answers others between two rounds.
+        // The twin could be interrupted until now. A routine lets no interrupt in, but it has to have this; it answers others between two rounds.
         this_cpu().allowance.refill();
         match self.share(&d, slot) {
             Err(Errno::ERESTART) => Filled::Later,
