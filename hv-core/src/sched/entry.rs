@@ -403,6 +403,12 @@ impl Entry {
         }
     }
 
+    /// The runstate, when it was entered, and the times up to then.
+    #[inline]
+    pub fn runstate_entered(&self) -> (Runstate, u64, [u64; 4]) {
+        (self.runstate, self.entered, self.times)
+    }
+
     pub fn runstate_at(&self, now: u64) -> (Runstate, u64, [u64; 4]) {
         let mut times = self.times;
         let spent = &mut times[self.runstate as usize];

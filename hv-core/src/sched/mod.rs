@@ -342,6 +342,13 @@ impl Scheduler {
         Some(if state == Runstate::Running { (e.left_for(), now, times) } else { (state, since, times) })
     }
 
+    /// The runstate in which the vCPU left that [`Scheduler::pick`] has just moved off `cpu`, and whose registers are to be stored.
+    #[inline]
+    pub fn runstate_of_leaver(&self, cpu: PcpuId) -> Option<(Runstate, u64, [u64; 4])> {
+        let e = self.entries.get(usize::from(self.cpus.get(cpu)?.leaving))?;
+        Some(e.runstate_entered())
+    }
+
     /// Nanoseconds that the vCPU has run.
     pub fn run_time(&self, id: VcpuId, now: u64) -> u64 {
         self.runstate(id, now).map_or(0, |(_, _, t)| t[Runstate::Running as usize])

@@ -379,7 +379,9 @@ fn who_leaves_is_seen_in_the_state_that_it_leaves_for() {
     // Behind it: it is preempted.
     s.wake(b, MS);
     s.yield_(a);
+    assert_eq!(s.runstate_of_leaver(0), None);
     assert_eq!(s.pick(0, 2 * MS, false, never).save, Some(a));
+    assert_eq!(s.runstate_of_leaver(0), Some((Runstate::Runnable, 2 * MS, [2 * MS - 40, 20, 20, 0])));
     assert_eq!(s.runstate_left(a, 3 * MS), Some((Runstate::Runnable, 2 * MS, [2 * MS - 40, MS + 20, 20, 0])));
 }
 

@@ -71,6 +71,7 @@ pub fn runstate(v: &Vcpu) -> VcpuRunstateInfo {
     record(sched::with(|s, now| s.runstate(v.sched_id, now)))
 }
 
+#[inline]
 fn record(runstate: Option<(Runstate, u64, [u64; 4])>) -> VcpuRunstateInfo {
     runstate.map_or_else(VcpuRunstateInfo::default, |(state, since, time)| VcpuRunstateInfo {
         state: state as u32,
@@ -91,34 +92,37 @@ pub fn update_runstate_area(v: &OwnedVcpu) {
         v.stale_areas.fetch_or(stale::RUNSTATE, Ordering::Relaxed);
         return;
     }
-    write_runstate(v, area, runstate(v));
+    write_runstate(v, area, &mut runstate(v));
 }
 
-/// Writes the runstate of `v`, which runs here and is about to be stored, as the other vCPUs of its domain are to see it from `now`
-/// on: in kernel mode it may hold a lock, and whoever waits for that waits otherwise if it does not run. In user mode the record is
-/// out of reach, and one that has no others writes it when it runs again.
+/// Are the other vCPUs of its domain to see that `v`, which runs here, does not any more when it is stored? In kernel mode it may hold a
+/// lock, and whoever waits for that waits otherwise if it does not run. In user mode the record is out of reach, and one that has no
+/// others writes it when it runs again.
 #[inline]
-pub fn update_runstate_area_left(v: &OwnedVcpu, now: u64) {
-    let area = v.runstate_area.get();
-    if area != 0 && v.kernel_mode.get() && v.domain().max_vcpus() > 1 {
-        write_runstate(v, area, record(sched::runstate_left(v, now)));
-    }
+pub fn is_seen_to_leave(v: &OwnedVcpu) -> bool {
+    v.runstate_area.get() != 0 && v.kernel_mode.get() && v.domain().max_vcpus() > 1
+}
+
+/// Writes the runstate in which `v` leaves, which [`is_seen_to_leave`] and is about to be stored.
+#[inline]
+pub fn update_runstate_area_left(v: &OwnedVcpu, left: Option<(Runstate, u64, [u64; 4])>) {
+    write_runstate(v, v.runstate_area.get(), &mut record(left));
 }
 
 /// Writes `info` at `area`, an address of the kernel's of `v`, which runs here in kernel mode.
-fn write_runstate(v: &OwnedVcpu, area: u64, mut info: VcpuRunstateInfo) {
+fn write_runstate(v: &OwnedVcpu, area: u64, info: &mut VcpuRunstateInfo) {
     let target = GuestPtr::<VcpuRunstateInfo>::new(area);
     let flagged = v.domain().vm_assist.load(Ordering::Relaxed) & (1 << assist::RUNSTATE_UPDATE_FLAG) != 0;
     let entry_time = GuestPtr::<u64>::new(area.wrapping_add(8));
     let written = if flagged {
         let plain = info.state_entry_time;
         info.state_entry_time |= XEN_RUNSTATE_UPDATE;
-        entry_time.write(&info.state_entry_time).and_then(|()| target.write(&info)).and_then(|()| {
+        entry_time.write(&info.state_entry_time).and_then(|()| target.write(info)).and_then(|()| {
             fence(Ordering::Release);
             entry_time.write(&plain)
         })
     } else {
-        target.write(&info)
+        target.write(info)
     };
     // A guest that registered a bad address only loses its own accounting.
     let _ = written;

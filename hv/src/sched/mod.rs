@@ -118,12 +118,6 @@ pub fn ask_for_sign(v: &Vcpu) {
     }
 }
 
-/// The runstate of `v` from `now` on, when this CPU is about to store its registers.
-#[inline]
-pub fn runstate_left(v: &Vcpu, now: u64) -> Option<(Runstate, u64, [u64; 4])> {
-    scheduler().lock().runstate_left(v.sched_id, now)
-}
-
 /// Does a vCPU of `d` want to run, and none runs?
 pub fn is_kept_waiting(d: &Domain) -> bool {
     with(|s, now| {

@@ -14,6 +14,7 @@ use crate::sched;
 use crate::sched::timers::{self, Due, Kind};
 use crate::sync::Once;
 use core::sync::atomic::Ordering;
+use hv_core::sched::PcpuId;
 use xen_abi::event::{VIRQ_CONSOLE, VIRQ_TIMER};
 use xen_abi::regs::CpuUserRegs;
 
@@ -142,23 +143,37 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs, mut interruptible: Int
         // One that sleeps is going to be switched away from, unless somebody wakes it just now.
         let sleeper = vcpu::current(me).filter(|v| !v.is_runnable());
         if let Some(prev) = sleeper {
-            store(me, prev, regs, now);
+            if time::is_seen_to_leave(prev) {
+                let left = scheduler().lock().runstate_left(prev.sched_id, now);
+                time::update_runstate_area_left(prev, left);
+            }
+            store(me, prev, regs);
         }
-        let decision = scheduler().lock().pick(this, now, sleeper.is_some(), || delay::is_uninterruptible(me));
-        if decision.is_delayed {
-            delay::begin(me);
-        }
-        if let Some(cpu) = decision.kick {
-            sched::kick(cpu);
-        }
+        let mut locked = scheduler().lock();
+        let decision = locked.pick(this, now, sleeper.is_some(), || delay::is_uninterruptible(me));
         if decision.save.is_some() {
-            if let Some(prev) = vcpu::current(me) {
-                store(me, prev, regs, now);
+            let leaver = vcpu::current(me);
+            if let Some(prev) = leaver.filter(|v| time::is_seen_to_leave(v)) {
+                // As long as the lock is held: all CPUs want it.
+                let left = locked.runstate_of_leaver(this);
+                drop(locked);
+                kick(decision.kick);
+                time::update_runstate_area_left(prev, left);
+            } else {
+                drop(locked);
+                kick(decision.kick);
+            }
+            if let Some(prev) = leaver {
+                store(me, prev, regs);
             }
             let kicked = scheduler().lock().context_saved(this, now);
-            if let Some(cpu) = kicked {
-                sched::kick(cpu);
+            kick(kicked);
+        } else {
+            drop(locked);
+            if decision.is_delayed {
+                delay::begin(me);
             }
+            kick(decision.kick);
         }
         timers::set_slice_end(decision.slice_until_ns);
         let next = decision.next.and_then(chosen);
@@ -174,11 +189,16 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs, mut interruptible: Int
     }
 }
 
-/// Nobody is current any more on this CPU from `now` on.
 #[inline]
-fn store(me: &CpuInfo, current: &OwnedVcpu, regs: &CpuUserRegs, now: u64) {
-    // First: its runstate record may fault on its behalf.
-    time::update_runstate_area_left(current, now);
+fn kick(cpu: Option<PcpuId>) {
+    if let Some(cpu) = cpu {
+        sched::kick(cpu);
+    }
+}
+
+/// Nobody is current any more on this CPU. Others have been told before: the record of that may fault on its behalf.
+#[inline]
+fn store(me: &CpuInfo, current: &OwnedVcpu, regs: &CpuUserRegs) {
     switch::save(current, regs);
     vcpu::set_current(me, None);
 }
