@@ -37,16 +37,18 @@ struct Came {
 }
 
 impl Again {
-    /// Takes a frame. Fragments of a packet come one behind the other, as QEMU's e1000e sends what the driver leaves to it to segment.
-    pub(super) fn take(&mut self, frame: &[u8]) {
-        if let Some((flow, is_syn, from, to)) = self.segment(frame) {
-            let came = self.flows.entry(flow).or_insert(Came::begin(from));
-            if is_syn && came.begin != from {
-                // The port is used again.
-                *came = Came::begin(from);
-            }
-            self.count += u64::from(from < to && !came.is_news(from, to));
+    /// Takes a frame; whether it asks once more for a connection that was asked for before. Fragments of a packet come one behind the
+    /// other, as QEMU's e1000e sends what the driver leaves to it to segment.
+    pub(super) fn take(&mut self, frame: &[u8]) -> bool {
+        let Some((flow, is_syn, from, to)) = self.segment(frame) else { return false };
+        let came = self.flows.entry(flow).or_insert(Came::begin(from));
+        if is_syn && came.begin != from {
+            // The port is used again.
+            *came = Came::begin(from);
         }
+        let is_news = from == to || came.is_news(from, to);
+        self.count += u64::from(!is_news);
+        is_syn && !is_news
     }
 
     /// The segment that this frame completes: its flow, whether a connection begins, and its numbers.

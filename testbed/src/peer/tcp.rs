@@ -122,12 +122,15 @@ impl Tcp {
 
     /// Takes a frame (if one came), does what is due, and gives the frames to be sent.
     pub fn step(&mut self, incoming: Option<Vec<u8>>) -> Vec<Vec<u8>> {
-        if let Some(frame) = &incoming {
+        if let Some(frame) = incoming {
             self.clock.heard(self.started.elapsed());
-            self.again.take(frame);
+            // Another socket that listens would answer it and break the connection. The one that has it repeats its answer by itself.
+            let is_asked_for = self.again.take(&frame);
             self.counts.again = self.again.count;
+            if !is_asked_for {
+                self.wire.incoming.push_back(frame);
+            }
         }
-        self.wire.incoming.extend(incoming);
         let now = self.clock.at(self.started.elapsed());
         for _ in 0..2 {
             self.interface.poll(now, &mut self.wire, &mut self.sockets);

@@ -17,6 +17,8 @@ struct Guest {
     losing: bool,
     /// Each of its packets comes twice.
     repeating: bool,
+    /// With which it asked for its last connection.
+    asking: Vec<u8>,
 }
 
 impl Guest {
@@ -50,6 +52,7 @@ impl Guest {
             fragmenting: false,
             losing: false,
             repeating: false,
+            asking: Vec::new(),
         }
     }
 
@@ -64,6 +67,9 @@ impl Guest {
         for frame in std::mem::take(&mut self.wire.outgoing) {
             if self.losing {
                 continue;
+            }
+            if frame::is_for_tcp(&frame) && frame.get(34 + 13).is_some_and(|flags| flags & 2 != 0) {
+                self.asking.clone_from(&frame);
             }
             self.wire.incoming.extend(self.host.take(&frame));
             if frame::is_for_tcp(&frame) {
@@ -238,6 +244,25 @@ fn the_page_is_served() {
     let text = String::from_utf8_lossy(&got);
     assert!(text.starts_with("HTTP/1.0 200 OK\r\n") && text.ends_with(PAGE), "{text}");
     assert_eq!(guest.peer.counts.pages, 1);
+}
+
+/// A guest that waits for a second asks again for its connection. Meanwhile a socket before the one that has it may listen again.
+#[test]
+fn a_connection_that_is_asked_for_twice_is_one() {
+    let mut guest = Guest::connected_times(STREAM_PORT, 2);
+    let (first, second) = (guest.connections[0], guest.connections[1]);
+    guest.socket = first;
+    assert!(guest.talk(&request(GET, 1), pattern::BLOCK) == block(0));
+    guest.socket().close();
+    // The first connection is over for the peer too.
+    guest.exchange();
+    guest.peer.clock.leapt += 2 * LONGEST;
+    guest.exchange();
+    guest.socket = second;
+    let answers = guest.peer.step(Some(guest.asking.clone()));
+    guest.wire.incoming.extend(answers);
+    let got = guest.talk(&request(GET, 1), pattern::BLOCK);
+    assert!(got == block(0), "{} bytes came, then: {}", got.len(), guest.socket().state());
 }
 
 #[test]
