@@ -21,6 +21,7 @@
 enum { PORT = 7001, BLOCK = 65536, PUT = 1, GET = 2, STUCK_S = 300, PATIENT_S = 1800 };
 
 static useconds_t pause_us;
+static const char *broken = "not all blocks were right";
 
 static void fail(const char *why, uint64_t block)
 {
@@ -28,6 +29,7 @@ static void fail(const char *why, uint64_t block)
 	exit(1);
 }
 
+/* All of it, or -1: then `broken` says why. */
 static int transfer(int fd, void *buf, size_t len, int writing)
 {
 	uint8_t *p = buf;
@@ -35,8 +37,10 @@ static int transfer(int fd, void *buf, size_t len, int writing)
 	while (len) {
 		ssize_t n = writing ? write(fd, p, len) : read(fd, p, len);
 
-		if (n <= 0)
+		if (n <= 0) {
+			broken = n ? strerror(errno) : "the other end closed the connection";
 			return -1;
+		}
 		p += n;
 		len -= n;
 	}
@@ -78,7 +82,7 @@ static uint64_t receive_blocks(int fd, uint64_t count)
 		if (transfer(fd, block, BLOCK, 0))
 			break;
 		if (memcmp(block, want, BLOCK)) {
-			printf("tcp wrong %llu\n", (unsigned long long)n);
+			broken = "wrong data";
 			break;
 		}
 		rest(n + 1);
@@ -161,16 +165,16 @@ int main(int argc, char **argv)
 	MARK(12);
 	start = now();
 	if (transfer(fd, request, sizeof(request), 1))
-		fail("the connection broke", 0);
+		fail(broken, 0);
 	if (request[0] == GET) {
 		right = receive_blocks(fd, request[1]);
 	} else {
 		right = send_blocks(fd, request[1]);
 		if (right == request[1] && transfer(fd, &right, sizeof(right), 0))
-			fail("no answer after the last block", right);
+			fail(broken, request[1]);
 	}
 	if (right != request[1])
-		fail("wrong or missing data", right);
+		fail(broken, right);
 	MARK(13);
 	printf("tcp ok %s blocks=%llu ms=%.0f\n", argv[1], (unsigned long long)right, (now() - start) * 1e3);
 	return 0;
