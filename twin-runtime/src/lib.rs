@@ -13,6 +13,7 @@ pub mod abort;
 pub mod addresses;
 pub mod gate;
 pub mod instance;
+pub mod limit;
 pub mod linux;
 pub mod memory;
 pub mod stlb;

@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use twin_abi::layout::ctx;
 use twin_abi::op::{note, MASK_BITS};
 use twin_runtime::gate::{Embedder, Upcall};
+use twin_runtime::limit::TimeLimit;
 use twin_runtime::linux::lanes::MAX_LANES;
 use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::Frame;
@@ -24,15 +25,9 @@ use twin_runtime::memory::Fault;
 use twin_runtime::stlb::Mapper;
 use twin_runtime::{Memory, Reason};
 
-/// An invocation may take so long, or [`TOGETHER`] that follow each other. Interrupts are served meanwhile; other work of this CPU waits.
-const TIME_LIMIT_NS: u64 = 100_000_000;
-/// Invocations of a session whose time is looked up and set together: a handler or a packet to send takes some microseconds.
+/// Invocations of a session that have one [`TimeLimit`]: a handler or a packet to send takes some microseconds. Interrupts are served
+/// meanwhile; other work of this CPU waits.
 const TOGETHER: u32 = 8;
-/// And so much more whenever it is found to be over, for the machine itself may have stood still, as one that is emulated or nested
-/// does: then it is found so once. What runs in circles is found so every time.
-const GRACE_NS: u64 = 5_000_000;
-/// So often.
-const GRACES: u32 = 10;
 /// How often a lock of the domain's is tried that somebody holds, perhaps the twin on another CPU.
 const LOCK_TRIES: u32 = 10_000;
 /// The same, if the invocation can wait.
@@ -50,9 +45,7 @@ pub struct DomainView<'a> {
     /// What it shares with others.
     pub common: &'a Common,
     card: Option<OnCard<'a>>,
-    deadline_ns: Cell<u64>,
-    /// How often it may still be found to be over.
-    graces: Cell<u32>,
+    limit: Cell<TimeLimit>,
     /// Invocations that have begun, or gone on.
     begun: u32,
     /// The timer may have fired without having been heard.
@@ -77,8 +70,7 @@ impl<'a> DomainView<'a> {
             budget: instance.budget(),
             common,
             card,
-            deadline_ns: Cell::new(u64::MAX),
-            graces: Cell::new(GRACES),
+            limit: Cell::new(TimeLimit::NONE),
             begun: 0,
             may_be_late: Cell::new(false),
             to_call: None,
@@ -145,8 +137,7 @@ impl<'a> DomainView<'a> {
         self.begun = self.begun.wrapping_add(1);
         if is_fresh {
             let now = tsc::now_ns();
-            self.deadline_ns.set(now.saturating_add(TIME_LIMIT_NS));
-            self.graces.set(GRACES);
+            self.limit.set(TimeLimit::from(now));
             self.note_late(now);
         }
         is_fresh
@@ -169,23 +160,22 @@ impl<'a> DomainView<'a> {
 
     /// Is the time over, and was it found to be as often as it may be?
     pub fn has_no_time_left(&self) -> bool {
-        let now = tsc::now_ns();
-        if now < self.deadline_ns.get() {
-            return false;
+        let mut limit = self.limit.get();
+        let before = limit.deadline_ns();
+        if limit.is_over(tsc::now_ns(), self.budget()) {
+            return true;
         }
-        if let Some(left) = self.graces.get().checked_sub(1) {
-            self.graces.set(left);
-            self.deadline_ns.set(now.saturating_add(GRACE_NS));
+        if limit.deadline_ns() != before {
+            self.limit.set(limit);
             // The shot for the one before may have been spent on the way to a gate.
-            timers::fire_again_by(self.deadline_ns.get());
-            return false;
+            timers::fire_again_by(limit.deadline_ns());
         }
-        true
+        false
     }
 
     /// When its time is over, in ns.
     pub fn deadline_ns(&self) -> u64 {
-        self.deadline_ns.get()
+        self.limit.get().deadline_ns()
     }
 }
 
