@@ -7,7 +7,7 @@ use twin_faults::live::{Data, Spoilt};
 use twin_faults::mutate::{self, DataFault, DATA_FAULTS, TEXT_FAULTS};
 use twin_faults::random::Random;
 use twin_faults::spent::{Spent, Step};
-use twin_faults::text::{inject, undo, AT_ONCE};
+use twin_faults::text::{inject, undo};
 use twin_kernel::btf::Btf;
 use twin_kernel::{driver, net, path};
 use twin_rewrite::module::Module;
@@ -137,7 +137,8 @@ impl Runs {
     fn data(&mut self, number: u64, mut r: Random) -> Result<Option<(usize, String, Came)>, String> {
         let fault = DATA_FAULTS[r.below(DATA_FAULTS.len() as u64) as usize];
         let data = Data::of(&self.found.kernel, &self.found.live, &self.module);
-        let places: Vec<u64> = (0..1 + r.below(AT_ONCE)).filter_map(|_| data.choose(fault, &mut r)).collect();
+        let places: Vec<u64> =
+            (0..1 + r.below(self.arguments.at_once)).filter_map(|_| data.choose(fault, &mut r)).collect();
         if places.is_empty() {
             return Ok(None);
         }
@@ -150,7 +151,7 @@ impl Runs {
     fn text(&mut self, base: &mut Base, number: u64, r: &mut Random) -> Result<Option<(usize, String, Came)>, String> {
         let k = r.below(TEXT_FAULTS.len() as u64) as usize;
         // Not every function has what a class is about.
-        let mut tries = (0..TRIES).map(|_| inject(&mut self.module, &self.hot, k, r));
+        let mut tries = (0..TRIES).map(|_| inject(&mut self.module, &self.hot, k, self.arguments.at_once, r));
         let Some(changed) = tries.find(|changed| !changed.is_empty()) else { return Ok(None) };
         let ranges: Vec<_> = changed.iter().map(|(range, _)| range.clone()).collect();
         let (class, faults) = (format!("{:?}", TEXT_FAULTS[k]), changed.len());

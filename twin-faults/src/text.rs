@@ -5,7 +5,7 @@ use crate::random::Random;
 use std::ops::Range;
 use twin_rewrite::module::Module;
 
-/// Most faults of one run.
+/// Most faults of one run, unless something else is asked for.
 pub const AT_ONCE: u64 = 4;
 /// The longest instruction.
 const LONGEST: u64 = 15;
@@ -31,13 +31,13 @@ pub fn candidates(module: &mut Module, addresses: &[u64]) -> Vec<Vec<u64>> {
     out
 }
 
-/// Injects one to four faults of class `k` into one function.
-pub fn inject(module: &mut Module, candidates: &[u64], k: usize, r: &mut Random) -> Changed {
+/// Injects one to `most` faults of class `k` into one function.
+pub fn inject(module: &mut Module, candidates: &[u64], k: usize, most: u64, r: &mut Random) -> Changed {
     let first = candidates[r.below(candidates.len() as u64) as usize];
     let function = module.functions.partition_point(|f| f.address <= first).saturating_sub(1);
     let (start, len) = (module.functions[function].address, module.functions[function].len);
     let near: Vec<u64> = candidates.iter().copied().filter(|a| a.wrapping_sub(start) < len).collect();
-    let wanted = 1 + r.below(AT_ONCE);
+    let wanted = 1 + r.below(most);
     let mut changed = Changed::new();
     let mut address = first;
     for _ in 0..8 * wanted {

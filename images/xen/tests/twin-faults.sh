@@ -1,10 +1,10 @@
-# twin-faults.sh DRIVER RUNS SEED [--data]: faulty twins of a live driver, one after the other, while a guest asks and streams by them and two
+# twin-faults.sh DRIVER RUNS SEED [--data [AT-ONCE]]: faulty twins of a live driver, one after the other, while a guest asks and streams by them and two
 # neighbours stream to each other at the same switch. Whatever a twin does, the neighbours' bytes are right, all frames agree, and Linux
 # is the way out again. A faulty driver may spoil its own domain: then the one that waits takes its place.
 driver=$1
 runs=${2:-40}
 seed=${3:-1}
-data=$4
+data=$4${5:+ --at-once $5}
 # So many runs are one process in the driver domain; after them it is looked whether Linux is the way out.
 at_once=500
 # A driver domain that tells of no run for so long hangs.

@@ -3,7 +3,7 @@
 use super::Injection;
 use crate::mutate::TEXT_FAULTS;
 use std::ops::Range;
-use twin_faults::text::{candidates, inject, undo};
+use twin_faults::text::{candidates, inject, undo, AT_ONCE};
 use twin_kernel::image::policy;
 use twin_rewrite::variant::Base;
 use twin_verify::verify;
@@ -27,7 +27,7 @@ impl Injection<'_> {
             if candidates[k].is_empty() {
                 continue;
             }
-            let changed = inject(&mut module, &candidates[k], k, &mut r);
+            let changed = inject(&mut module, &candidates[k], k, AT_ONCE, &mut r);
             let class = format!("text {:?}", TEXT_FAULTS[k]);
             let faults = changed.len() as u64;
             done += faults;

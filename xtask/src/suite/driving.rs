@@ -315,7 +315,7 @@ fn faulty(bed: &Bed, driver: &str, on: &Twinned) -> Result<String> {
     let runs = bed.operations.unwrap_or(if bed.full { 8000 } else { 32 });
     let seed = bed.seed.unwrap_or(1);
     // Spoilt data may leave a card that only a reset brings back, and not each has one.
-    let data = if bed.full { ":--data" } else { "" };
+    let data = if bed.full { ":--data:16" } else { "" };
     let outcome = with_twin(bed, &name, &format!("twin-faults:{driver}:{runs}:{seed}{data}"), on, &peer)?;
     let said = judge_but(bed, &outcome, FAULTY)?;
     // What a driver sends is its own to spoil, before its card sums it.
