@@ -73,7 +73,8 @@ job_standby() {
 	standby_modules xen-pcifront $([ $1 != virtio_net ] || echo virtio_pci) "$1" || return 1
 	mkfifo /tmp/links
 	ip -o monitor link > /tmp/links &
-	exec 8< /tmp/links
+	# Open for writing, too: if nobody writes any more it is empty, and not at its end, at which nobody would wait.
+	exec 8<> /tmp/links
 	say "standby waits"
 	until_link test -e /sys/class/net/eth0
 	ip link set eth0 master xenbr0 up
