@@ -11,7 +11,12 @@ supervised_machine standby:$driver+twin_kept "vcpus=$cpus" 'maxvcpus=4' || exit
 supervised 'crashes = 20' 'back-off-ms = 100' 'standby = 1' 'twin = true'
 check tandemd-starts-again daemon_starts || exit
 check the-driver-domain-comes daemon_said 1 'it is the way out' 240
-check another-one-waits daemon_said 1 'waits to take its place' 240 || exit
+# What one does that never waits: how much it has run, twice, and what it said last.
+tell_of_the_other() {
+	{ xl vcpu-list; sleep 4; xl vcpu-list; tail -n 6 $(log_of dd-standby); } 2>&1 | quoted | while read -r line; do say "told $line"; done
+	xl debug-keys qr
+}
+check another-one-waits daemon_said 1 'waits to take its place' 240 || { tell_of_the_other; exit; }
 # The log of a console has the name that its domain was created with.
 created=
 in_dd() {
