@@ -6,6 +6,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use channel::grants::{Frames, GntStatus, Grants};
+use channel::offload::checksum::Eights;
 use channel::packet::Packet;
 use channel::switch::{Forward, Kind, Port, PortId, Table};
 use channel::vif::credit::Credit;
@@ -43,8 +44,8 @@ impl Frames<u32> for Same {
     fn copy(&self, from: u32, _: u16, to: u32, _: u16, len: u16) {
         black_box((from, to, len));
     }
-    fn sum(&self, _: u32, _: u16, _: u16) -> u16 {
-        0
+    fn sum(&self, _: u32, _: u16, _: u16) -> Eights {
+        Eights::default()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What guests grant: frames in use, and their bytes. Nothing is mapped.
 
+use crate::offload::checksum::Eights;
 pub use xen_abi::grant::GntStatus;
 
 /// The grants of one guest to its back end.
@@ -30,6 +31,6 @@ pub trait Frames<F> {
     fn write(&self, frame: F, offset: u16, from: &[u8]);
     /// Copies `len` bytes from one frame into another.
     fn copy(&self, from: F, from_offset: u16, to: F, to_offset: u16, len: u16);
-    /// The sum, modulo 2^16 - 1, of `len` bytes taken as big-endian 16-bit words; a last single byte is the high half of one.
-    fn sum(&self, frame: F, offset: u16, len: u16) -> u16;
+    /// The sum of `len` bytes, as if they began a word.
+    fn sum(&self, frame: F, offset: u16, len: u16) -> Eights;
 }

@@ -13,12 +13,6 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// Adds a number that stands where a word begins.
-    #[inline]
-    pub fn add(&mut self, word: u16) {
-        self.words += u64::from(word);
-    }
-
     /// Adds bytes.
     #[inline]
     pub fn add_bytes(&mut self, bytes: &[u8]) {
@@ -63,44 +57,76 @@ impl Eights {
         self.carries += u64::from(carry);
     }
 
-    /// The sum as big-endian words, with the fewer than eight bytes that are left; a last single byte is the high half of one.
-    #[inline]
-    pub fn fold(mut self, rest: &[u8]) -> u16 {
+    /// Adds bytes, fewer than eight; a last single one is the high half of a word.
+    #[inline(always)]
+    pub fn add_rest(&mut self, rest: &[u8]) {
         let mut last = [0; 8];
         if let Some(last) = last.get_mut(..rest.len()) {
             last.copy_from_slice(rest);
         }
         self.add(u64::from_ne_bytes(last));
+    }
+
+    /// Adds what stands where a word begins.
+    #[inline(always)]
+    pub fn append(&mut self, more: Self) {
+        self.add(more.total());
+    }
+
+    #[inline(always)]
+    fn total(self) -> u64 {
         let (sum, carry) = self.total.overflowing_add(self.carries);
-        let total = sum + u64::from(carry);
+        sum + u64::from(carry)
+    }
+
+    /// The sum as big-endian words.
+    #[inline]
+    pub fn fold(self) -> u16 {
+        let total = self.total();
         let folded = Sum { words: (total & 0xffff_ffff) + (total >> 32), is_odd: false }.fold();
         u16::from_be(folded)
+    }
+
+    /// Is the sum one that a right checksum makes, 0 modulo 2^16 - 1? In any order of bytes that is the same.
+    #[inline(always)]
+    pub fn is_right(self) -> bool {
+        self.total().is_multiple_of(u16::MAX.into())
     }
 }
 
 /// The sum of bytes as big-endian words; a last single byte is the high half of one.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u16 {
+    eights(bytes).fold()
+}
+
+#[inline(always)]
+fn eights(bytes: &[u8]) -> Eights {
     let mut total = Eights::default();
     let mut eights = bytes.chunks_exact(8);
     for eight in &mut eights {
         total.add(u64::from_ne_bytes(eight.try_into().expect("chunks of 8")));
     }
-    total.fold(eights.remainder())
+    total.add_rest(eights.remainder());
+    total
 }
 
 /// The sum of the pseudo header of a packet with `len` bytes of TCP or UDP (header and payload).
 #[inline(always)]
 pub fn pseudo_header(bytes: &[u8], headers: &Headers, len: u32) -> Option<u16> {
-    let mut sum = Sum::default();
+    pseudo_eights(bytes, headers, len).map(Eights::fold)
+}
+
+#[inline(always)]
+fn pseudo_eights(bytes: &[u8], headers: &Headers, len: u32) -> Option<Eights> {
     // Of a known length each.
-    if headers.is_v6 {
-        sum.add_bytes(bytes.get(headers.l3 + 8..)?.first_chunk::<32>()?);
+    let mut sum = if headers.is_v6 {
+        eights(bytes.get(headers.l3 + 8..)?.first_chunk::<32>()?)
     } else {
-        sum.add_bytes(bytes.get(headers.l3 + 12..)?.first_chunk::<8>()?);
-    }
-    sum.words += u64::from(headers.protocol.number()) + u64::from(len);
-    Some(sum.fold())
+        eights(bytes.get(headers.l3 + 12..)?.first_chunk::<8>()?)
+    };
+    sum.add(u32::to_be(u32::from(headers.protocol.number()) + len).into());
+    Some(sum)
 }
 
 /// Bytes of TCP or UDP, header and payload, of a packet of `len` bytes that begins with `bytes`; a short frame is filled up behind them. `None`: there
@@ -118,16 +144,14 @@ fn l4_len(bytes: &[u8], headers: &Headers, len: u16) -> Option<u16> {
 #[inline(always)]
 pub fn is_right<F: Copy>(bytes: &[u8], headers: &Headers, whole: &Fragment<F>, frames: &impl Frames<F>) -> bool {
     let Some(len) = l4_len(bytes, headers, whole.len) else { return false };
-    let Some(pseudo) = pseudo_header(bytes, headers, len.into()) else { return false };
+    let Some(mut sum) = pseudo_eights(bytes, headers, len.into()) else { return false };
     if word(bytes, headers.l4 + headers.protocol.field()).is_none_or(|field| field == 0 && headers.protocol == L4::Udp)
     {
         return false;
     }
     let Ok(l4) = u16::try_from(headers.l4) else { return false };
-    let mut sum = Sum::default();
-    sum.add(pseudo);
-    sum.add_part(frames.sum(whole.frame, whole.offset + l4, len), len.into());
-    sum.fold() == u16::MAX
+    sum.append(frames.sum(whole.frame, whole.offset + l4, len));
+    sum.is_right()
 }
 
 /// The checksum that completes a packet whose [`Checksum`] is blank, and where it belongs. `None`: nothing is to be done.
@@ -137,7 +161,7 @@ pub fn complete<F: Copy>(view: &View<'_, F>, frames: &impl Frames<F>) -> Option<
     let mut sum = Sum::default();
     sum.add_bytes(view.header.get(usize::from(start)..)?);
     for piece in view.pieces() {
-        sum.add_part(frames.sum(piece.frame, piece.offset, piece.len), piece.len.into());
+        sum.add_part(frames.sum(piece.frame, piece.offset, piece.len).fold(), piece.len.into());
     }
     // 0 says "none" in UDP, and there is another way to write it; to TCP both are the same.
     let value = match !sum.fold() {
@@ -194,8 +218,12 @@ mod tests {
             eights.iter().for_each(|eight| total.add(*eight));
             let last = &next().to_ne_bytes()[..round % 8];
             bytes.extend(last);
+            total.add_rest(last);
             let expected = one_by_one(&bytes);
-            assert!(same(total.fold(last), expected), "round {round}");
+            assert!(same(total.fold(), expected), "round {round}");
+            assert_eq!(total.is_right(), expected.is_multiple_of(u16::MAX), "round {round}");
+            total.add((!expected).to_be().into());
+            assert!(total.is_right(), "round {round}");
             assert!(same(sum(&bytes), expected), "round {round}");
         }
     }

@@ -1,6 +1,7 @@
 //! Memory of a few guests, and their grants.
 
 use crate::grants::{Frames, GntStatus, Grants};
+use crate::offload::checksum::Eights;
 use core::cell::RefCell;
 use std::rc::Rc;
 use std::vec::Vec;
@@ -45,10 +46,12 @@ impl Frames<u32> for Memory {
         self.write(to, to_offset, &bytes);
     }
 
-    fn sum(&self, frame: u32, offset: u16, len: u16) -> u16 {
+    fn sum(&self, frame: u32, offset: u16, len: u16) -> Eights {
         let mut bytes = std::vec![0; len.into()];
         self.read(frame, offset, &mut bytes);
-        Memory::slow_sum(&bytes)
+        let mut sum = Eights::default();
+        sum.add(u64::from(Memory::slow_sum(&bytes).to_be()));
+        sum
     }
 }
 

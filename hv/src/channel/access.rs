@@ -149,17 +149,23 @@ impl Frames<Held> for Bytes {
         }
     }
 
-    fn sum(&self, frame: Held, offset: u16, len: u16) -> u16 {
-        let Some(from) = Self::place(frame, offset, len.into()) else { return 0 };
+    #[inline]
+    fn sum(&self, frame: Held, offset: u16, len: u16) -> Eights {
         let mut sum = Eights::default();
+        let Some(from) = Self::place(frame, offset, len.into()) else { return sum };
         // SAFETY: inside a frame of RAM that is held, as above.
         sum.add(unsafe { cpu::sum_words(from, usize::from(len / 8)) });
-        let mut last = [0; 8];
-        let rest = &mut last[..usize::from(len % 8)];
-        if !rest.is_empty() {
-            self.read(frame, offset + len / 8 * 8, rest);
+        let rest = usize::from(len % 8);
+        if rest != 0 && len >= 8 {
+            // SAFETY: as above; these are the last eight bytes of those.
+            let last = unsafe { from.add(usize::from(len) - 8).cast::<u64>().read_unaligned() };
+            sum.add(last >> (64 - 8 * rest));
+        } else if rest != 0 {
+            let mut last = [0; 8];
+            self.read(frame, offset, &mut last[..rest]);
+            sum.add(u64::from_le_bytes(last));
         }
-        sum.fold(rest)
+        sum
     }
 }
 
