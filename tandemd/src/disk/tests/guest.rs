@@ -1,0 +1,52 @@
+//! What a guest's end of a disk asks for, and when the disk is taken away from it.
+
+use super::*;
+
+#[test]
+fn a_guest_has_the_weight_of_its_name() {
+    for (name, weight) in [("u1", 768), ("u2", 0)] {
+        let mut bench = Bench::new();
+        bench.service = bench.service.with_weights([("u1".into(), 768)].into());
+        bench.world().set(&name_of(7), name);
+        bench.world().create_driver(10);
+        bench.run();
+        assert_eq!((bench.back(), bench.world().weight), (Some(10), weight));
+    }
+}
+
+#[test]
+fn nothing_stays_of_a_disk_that_is_taken_away_with_or_without_its_driver_domain() {
+    for is_there in [true, false] {
+        let mut bench = Bench::new();
+        bench.world().create_driver(5);
+        bench.run();
+        if !is_there {
+            bench.world().destroy_driver(5);
+        }
+        bench.world().set(&format!("{BACK}/online"), "0");
+        bench.world().set(&format!("{BACK}/state"), "5");
+        bench.world().set(&format!("{FRONT}/state"), "6");
+        bench.run();
+        assert_eq!(bench.back(), None);
+        let left: Vec<String> = bench
+            .world()
+            .nodes
+            .paths()
+            .filter(|path| path.contains("vbd/") && !path.starts_with(FRONT))
+            .map(String::from)
+            .collect();
+        assert_eq!(left, [""; 0], "with a driver domain: {is_there}");
+    }
+}
+
+#[test]
+fn a_ring_that_was_not_offered_is_refused_in_words() {
+    let mut bench = Bench::new();
+    bench.world().set(&format!("{FRONT}/ring-page-order"), "1");
+    bench.world().create_driver(5);
+    bench.world().set(&format!("{FRONT}/state"), "3");
+    bench.world().set(&format!("{BACK}/state"), "2");
+    bench.run();
+    let error = bench.world().get("/local/domain/3/error/backend/vbd/7/51712/error").map(String::from);
+    assert!(error.is_some_and(|why| why.contains("not offered")));
+}

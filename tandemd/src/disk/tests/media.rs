@@ -1,0 +1,99 @@
+//! A guest is told of its medium what can be, and keeps it.
+
+use super::*;
+
+#[test]
+fn a_guest_is_told_nothing_of_its_medium_that_is_no_number() {
+    for said in ["x".repeat(4050), "1\n2".into(), String::new()] {
+        let mut bench = Bench::new();
+        bench.world().create_driver(5);
+        while bench.places().is_empty() {
+            bench.step();
+        }
+        let far = "/local/domain/5/backend/vbd/3/0";
+        bench.world().set(&format!("{far}/info"), &said);
+        bench.world().set(&format!("{far}/physical-sector-size"), "0512");
+        bench.run();
+        assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (Some(5), Some("4")));
+        assert_eq!(bench.world().get(&format!("{BACK}/info")), None);
+        assert_eq!(bench.world().get(&format!("{BACK}/physical-sector-size")), Some("512"));
+    }
+}
+
+#[test]
+fn a_guest_is_connected_to_no_medium_that_cannot_be() {
+    for said in ["0", "513", "1099511627776", "x"] {
+        let mut bench = Bench::new();
+        bench.world().create_driver(5);
+        while bench.places().is_empty() {
+            bench.step();
+        }
+        let far = "/local/domain/5/backend/vbd/3/0";
+        bench.world().set(&format!("{far}/sector-size"), said);
+        bench.run();
+        assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (None, Some("3")), "{said}");
+        assert_eq!(bench.world().get(&format!("{BACK}/sector-size")), None);
+        assert!(bench.world().nr_ports > 1, "it does not begin again");
+        bench.world().set(&format!("{far}/sector-size"), "4096");
+        bench.run();
+        assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (Some(5), Some("4")), "{said}");
+        assert_eq!(bench.world().get(&format!("{BACK}/sector-size")), Some("4096"));
+    }
+}
+
+#[test]
+fn a_guest_keeps_its_medium_and_gets_no_other_one() {
+    let others = [
+        ([("sectors", "4095")], medium::OTHER_SIZE),
+        ([("sectors", "8192")], medium::LARGER),
+        ([("sector-size", "4096")], medium::OTHER_SIZE),
+    ];
+    let mut bench = Bench::new();
+    bench.world().create_driver(10);
+    bench.run();
+    for (domain, (other, why)) in (11..).step_by(2).zip(others) {
+        bench.world().destroy_driver(domain - 1);
+        bench.world().medium = other.into();
+        bench.world().create_driver(domain);
+        bench.run();
+        assert_eq!(bench.back(), Some(DISK_NO_BACK), "{other:?}");
+        assert_eq!(bench.service.bad_media.values().collect::<Vec<_>>(), [&why]);
+        assert_eq!(bench.world().get(&format!("{BACK}/sectors")), Some("4096"));
+        assert!(bench.world().ports.len() <= 1);
+        // The same domain, if it finds the right one after all; or the next.
+        bench.world().medium = vec![("sector-size", "512"), ("feature-flush-cache", "0")];
+        bench.run();
+        assert_eq!(bench.back(), Some(domain), "{other:?}");
+        bench.world().destroy_driver(domain);
+        bench.world().create_driver(domain + 1);
+        bench.run();
+        assert_eq!((bench.back(), bench.service.bad_media.len()), (Some(domain + 1), 0));
+    }
+    assert_eq!(bench.world().shown, ["1", "2", "4"]);
+}
+
+#[test]
+fn a_guest_keeps_a_medium_that_has_grown_if_its_target_names_it_and_is_told_of_its_size() {
+    let mut bench = Bench::new();
+    bench.world().set(&format!("{BACK}/params"), "/dev/vg/u1");
+    bench.world().create_driver(10);
+    bench.run();
+    bench.world().destroy_driver(10);
+    bench.world().medium = vec![("sectors", "8192")];
+    bench.world().create_driver(11);
+    bench.run();
+    assert_eq!((bench.back(), bench.world().get(&format!("{BACK}/sectors"))), (Some(11), Some("8192")));
+    // Once, by its state.
+    assert_eq!(bench.world().shown, ["1", "2", "4", "4"]);
+    let grown = |line: &&String| line.contains("its medium has grown, to 8192 sectors");
+    assert_eq!(bench.service.lines.said.iter().filter(grown).count(), 1, "{:?}", bench.service.lines.said);
+    // What it has been told of is there no more.
+    for (domain, other) in [(11, [("sectors", "8191")]), (12, [("sector-size", "4096")])] {
+        bench.world().destroy_driver(domain);
+        bench.world().medium = other.into();
+        bench.world().create_driver(domain + 1);
+        bench.run();
+        assert_eq!((bench.back(), bench.world().get(&format!("{BACK}/sectors"))), (Some(DISK_NO_BACK), Some("8192")));
+    }
+    assert_eq!(bench.world().shown.len(), 4);
+}
