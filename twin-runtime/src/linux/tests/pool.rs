@@ -1,0 +1,148 @@
+//! What the domain has lent: what is taken of it, freed, found again and called back.
+
+use super::{call, domain_of_many, taken_and_freed};
+use crate::linux::fake::{domain, BUFFERS, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
+use crate::linux::pool::{Kind, MAX_PAGES};
+use crate::linux::skb::Packet;
+use crate::linux::Stop;
+use crate::memory::Memory;
+
+#[test]
+fn what_the_pool_lacks_the_domain_gives_to_who_can_wait() {
+    let (mut f, s) = domain(0);
+    let empty = [("__netdev_alloc_skb", DEVICE), ("napi_build_skb", DEVICE), ("__netdev_alloc_frag_align", 2048)];
+    for (name, first) in empty {
+        f.can_wait = false;
+        assert_eq!(call(name, &s, &mut f, &[first, 1000]), Ok(0), "{name}");
+        f.can_wait = true;
+        assert_eq!(call(name, &s, &mut f, &[first, 1000]), Err(Stop::Upcall), "{name}");
+    }
+}
+
+#[test]
+fn an_object_is_lent_once() {
+    let (mut f, s) = domain(2);
+    let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    f.pool.lend(skb, BUFFERS, 2048).expect("memory");
+    assert_eq!(f.pool.free(), (1, 2, 2), "it is still out");
+    call("napi_consume_skb", &s, &mut f, &[skb, 1]).expect("freed");
+    assert_eq!(f.pool.free(), (2, 2, 2));
+}
+
+#[test]
+fn what_the_domain_freed_is_reclaimed() {
+    let (mut f, s) = domain(2);
+    let o = s.offsets;
+    let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    let kept = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    let data = call("__netdev_alloc_frag_align", &s, &mut f, &[2048, 0]).expect("allocated");
+    assert_eq!(f.reclaim(&o), Ok(0));
+    f.put_u32(skb + 220, 1).expect("mapped");
+    let page = VMEMMAP + (data - FRAGMENTS) / 4096 * 64;
+    f.put_u32(page + 52, 1).expect("mapped");
+    assert_eq!(f.reclaim(&o), Ok(2));
+    assert_eq!(
+        (f.pool.free(), f.u32(page + 52), f.u32(kept + 220), f.u32(skb + 220)),
+        ((1, 2, 2), Ok(2), Ok(2), Ok(2))
+    );
+}
+
+/// Who gets a lent `sk_buff` in the domain makes a copy of it that shares its data, and frees it. The data is free when the copy is.
+#[test]
+fn what_a_copy_of_the_domains_shares_is_not_reclaimed() {
+    let (mut f, s) = domain(1);
+    let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    let info = f.u64(skb + 200).expect("mapped") + u64::from(f.u32(skb + 192).expect("mapped"));
+    f.put_u32(skb + 220, 1).expect("mapped");
+    for shared in [2, 0x1_0002, 0xffff] {
+        f.put_u32(info + 32, shared).expect("mapped");
+        assert_eq!((f.reclaim(&s.offsets), f.pool.free().0), (Ok(0), 0), "{shared:#x}");
+    }
+    f.put_u32(info + 32, 0x1_0001).expect("mapped");
+    assert_eq!((f.reclaim(&s.offsets), f.pool.free().0), (Ok(1), 1));
+}
+
+/// However many there are, what the domain freed is found after some looks, and what was to be sent at the next one.
+#[test]
+fn what_the_domain_freed_is_reclaimed_in_portions() {
+    const MANY: u64 = 500;
+    let (mut f, s) = domain_of_many(MANY);
+    let o = s.offsets;
+    let sent = f.pool.reserve(100, 0).expect("free").skb;
+    let packet =
+        Packet { device: DEVICE, header: &[], fragments: &[], checksum: None, segmentation: None, queue: 0, cookie: 9 };
+    assert_eq!(s.prepare_reserved(&mut f, sent, (60, 0), packet), Ok(true));
+    f.put_u32(sent + o.skb_users, 1).expect("mapped");
+    let others = MANY * 3 / 4 - 2;
+    taken_and_freed(&mut f, &s, others);
+    let mut found = f.reclaim(&o).expect("mapped");
+    assert_eq!(f.reclaimed, [9]);
+    assert!(found < others as usize / 2, "not all at once: {found}");
+    for _ in 0..7 {
+        found += f.reclaim(&o).expect("mapped");
+    }
+    assert_eq!((found, f.pool.free().0, f.reclaimed.len()), (others as usize + 1, MANY as usize, 1));
+}
+
+/// What waits for a buffer waits for one look, however many the domain has freed. Nothing else may happen meanwhile that makes for another.
+#[test]
+fn all_that_the_domain_freed_is_reclaimed_if_the_pool_is_short() {
+    const MANY: u64 = 500;
+    let (mut f, s) = domain_of_many(MANY);
+    taken_and_freed(&mut f, &s, MANY * 3 / 4);
+    assert!(!f.pool.has_room());
+    assert_eq!(f.reclaim(&s.offsets), Ok(MANY as usize * 3 / 4));
+    assert_eq!((f.pool.has_room(), f.pool.free().0), (true, MANY as usize));
+    // The driver has found nothing, and what it looked for came back otherwise.
+    taken_and_freed(&mut f, &s, MANY);
+    assert_eq!(call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]), Ok(0));
+    for n in 0..MANY / 2 {
+        call("napi_consume_skb", &s, &mut f, &[SKBS + 0x10_0000 + n * 4096, 1]).expect("lent");
+    }
+    assert_eq!(f.reclaim(&s.offsets), Ok(MANY as usize / 2));
+}
+
+/// The same of pages of a packet.
+#[test]
+fn pages_that_the_domain_freed_are_reclaimed_if_they_are_short() {
+    const MANY: u64 = 200;
+    let (mut f, s) = domain(0);
+    let pages = FRAGMENTS + 0x10_0000;
+    let page = |n: u64| VMEMMAP + 0x4000 + n * 64;
+    f.map(VMEMMAP, 8);
+    for n in 0..MANY {
+        f.pool.lend_fragment(pages + n * 4096, page(n), 2, 4096).expect("memory");
+        f.put_u32(page(n) + s.offsets.page_refcount, 2).expect("mapped");
+    }
+    let few = MANY * 3 / 4 - MAX_PAGES as u64;
+    for left in [few, few - 1] {
+        for _ in 0..left {
+            call("__netdev_alloc_frag_align", &s, &mut f, &[2048, 0]).expect("allocated");
+        }
+        (0..MANY).for_each(|n| f.put_u32(page(n) + s.offsets.page_refcount, 1).expect("mapped"));
+        let is_short = !f.pool.has_pages(MAX_PAGES);
+        let found = f.reclaim(&s.offsets).expect("mapped");
+        assert_eq!((is_short, found == left as usize), (left == few, left == few), "{left} of {MANY}: {found}");
+        while f.pool.free().2 < MANY as usize {
+            f.reclaim(&s.offsets).expect("mapped");
+        }
+    }
+}
+
+#[test]
+fn what_nobody_uses_is_recalled() {
+    let (mut f, s) = domain(2);
+    let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    let data = call("__netdev_alloc_frag_align", &s, &mut f, &[2048, 0]).expect("allocated");
+    let mut gone = [(Kind::Whole, 0); 3];
+    assert_eq!(f.pool.recall(&mut gone), 3, "one with a buffer, two without");
+    assert_eq!(gone.map(|(kind, _)| kind), [Kind::Whole, Kind::Bare, Kind::Bare]);
+    assert!(gone.iter().all(|(_, address)| *address != skb));
+    assert_eq!(f.pool.free(), (0, 0, 1));
+    assert_eq!((f.pool.recall(&mut gone), gone[0].0, gone[0].1 == data), (1, Kind::Fragment, false));
+    assert_eq!((f.pool.recall(&mut gone), f.pool.lent()), (0, (1, 1)), "what the driver has stays lent");
+    call("napi_consume_skb", &s, &mut f, &[skb, 1]).expect("freed");
+    call("page_frag_free", &s, &mut f, &[data]).expect("freed");
+    assert_eq!((f.pool.recall(&mut gone), f.pool.lent()), (2, (0, 0)));
+    assert_eq!(gone[..2], [(Kind::Whole, skb), (Kind::Fragment, data)]);
+}
