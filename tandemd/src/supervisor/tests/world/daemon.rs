@@ -1,0 +1,143 @@
+//! The daemon: it looks, does what is to be done, is told something, and is killed.
+
+use super::*;
+use crate::supervisor::health::Queue;
+use crate::supervisor::look::{Errand, Look, Way};
+use control::Order;
+
+impl World {
+    pub fn look(&mut self) -> Look {
+        let now = self.now;
+        let is_over = |process: &Process| process.until <= now;
+        for over in self.aside.iter().filter(|process| is_over(process)) {
+            self.remains.retain(|d| over.act != Act::ClearAway(d.id));
+        }
+        self.aside.retain(|process| !is_over(process));
+        if let Some((id, _)) = self.going_back.take_if(|(_, until)| *until <= now) {
+            self.roll_back(id);
+        }
+        if let Some((id, _)) = self.noting.take_if(|(_, until)| *until <= now) {
+            self.is_noted(id, Native::Works);
+        }
+        self.release();
+        let domain = self.domain.as_ref().map(|d| d.seen(self.now));
+        let way = self.domain.as_ref().filter(|d| d.is_way()).map(|d| Way {
+            is_card: false,
+            // Guests go on to send while it is paused.
+            queue: Queue { is_waiting: d.is_paused, taken: d.taken, ..Queue::default() },
+            came: d.came,
+            has_failed: self.words == &words::DISK && (d.does == Does::Errs || self.medium_is_bad),
+            ..Way::default()
+        });
+        // Those of earlier daemons are found, too.
+        let errand = match self.processes.first().copied() {
+            Some(process) if process.until > self.now && process.is_released => Errand::ClearsAway,
+            Some(process) if process.until > self.now => Errand::Runs,
+            Some(process) => {
+                self.processes.remove(0);
+                Errand::Done(self.complete(process))
+            }
+            None => Errand::None,
+        };
+        let is_done = matches!(errand, Errand::Done(_));
+        let domain = if is_done { self.domain.as_ref().map(|d| d.seen(self.now)) } else { domain };
+        let has_all = self.domain.as_ref().is_some_and(|d| d.has_devices);
+        let does = self.domain.as_ref().map(|d| d.does);
+        let is_driven = way.is_some() && does != Some(Does::IsBlind) || does == Some(Does::Idles);
+        Look {
+            now: self.now,
+            domain,
+            has_all,
+            is_meeting: self.meets_until.is_some_and(|until| now < until),
+            is_probed: has_all && is_driven,
+            has_link: has_all && is_driven,
+            standby: self.standby.as_ref().map(|d| d.seen(self.now)),
+            candidate: self.candidate.as_ref().map(|d| d.seen(self.now)),
+            remains: self.remains.iter().map(|d| d.id).filter(|id| !self.is_cleared(*id)).collect(),
+            going_back: self.going_back.map(|(id, _)| id),
+            noting: self.noting.map(|(id, _)| id),
+            snapshots: self.all().filter(|d| d.is_noted).map(|d| d.id).collect(),
+            is_clearing: !self.aside.is_empty(),
+            way,
+            disks: Vec::new(),
+            disks_without: Vec::new(),
+            has_devices: self.has_devices,
+            is_served: true,
+            are_all_ended: self.asks_for_all().then_some(self.are_all_ended),
+            errand,
+        }
+    }
+
+    /// As the shell does.
+    fn asks_for_all(&self) -> bool {
+        let was_shut_down = |d: &Instance| matches!(d.end, Some((reason::SHUTDOWN_POWEROFF, _)));
+        self.domain.as_ref().is_some_and(was_shut_down) || self.machine.waits_for_all()
+    }
+
+    /// The daemon does what is to be done now. It may be killed before it does the act of that number.
+    pub fn step(&mut self, killed_before: Option<usize>) {
+        let mut look = self.look();
+        let mut count = 0;
+        while let Some(act) = self.machine.next(&look) {
+            self.disk = self.machine.record.clone();
+            if killed_before == Some(count) {
+                return self.kill();
+            }
+            self.take(act);
+            if self.native == Native::IsKilled
+                && matches!(
+                    act,
+                    Act::Take(_) | Act::HandOver(_) | Act::Note(_) | Act::RollBack(_) | Act::RollBackBeside(_)
+                )
+            {
+                self.native = Native::Works;
+                return self.kill();
+            }
+            count += 1;
+            look = self.look();
+        }
+        self.disk = self.machine.record.clone();
+        self.log.append(&mut self.machine.said);
+    }
+
+    pub fn kill(&mut self) {
+        // What clears away goes on without it, and the next one does not know.
+        for process in std::mem::take(&mut self.aside) {
+            self.remains.retain(|d| process.act != Act::ClearAway(d.id));
+        }
+        if let Some((id, until)) = self.going_back.take() {
+            // It may have got half way.
+            if until < self.now + BACK / 2 {
+                let native = std::mem::replace(&mut self.native, Native::IsKilled);
+                self.roll_back(id);
+                self.native = native;
+            }
+        }
+        if let Some((id, _)) = self.noting.take() {
+            // It stays paused.
+            self.is_noted(id, Native::IsKilled);
+        }
+        self.machine = Machine::new(self.settings.clone(), self.words, self.disk.clone());
+    }
+
+    pub fn ask(&mut self, order: Order) -> Result<(), String> {
+        let look = self.look();
+        if let Some(act) = self.machine.command(order, &look)? {
+            self.take(act);
+        }
+        self.disk = self.machine.record.clone();
+        if let (Order::Park, Some(d)) = (order, &mut self.domain) {
+            // Whoever has started it: it is to go.
+            d.is_others = false;
+        }
+        Ok(())
+    }
+
+    /// It is to be of the new image, which has a flaw or not.
+    pub fn upgrade(&mut self, flaw: Option<Flaw>) -> Result<(), String> {
+        let look = self.look();
+        self.machine.upgrade(with(flaw), false, &look)?;
+        self.disk = self.machine.record.clone();
+        Ok(())
+    }
+}
