@@ -101,7 +101,7 @@ fn what_is_noted_while_xenstore_writes_is_noted_again() {
     world.roll_back(&file).unwrap();
     std::fs::remove_file(file).unwrap();
     world.0.borrow_mut().told_meanwhile = TRIES;
-    let file = super::path(&std::env::temp_dir(), "tandemd-always", DOMAIN);
+    let file = super::path(&std::env::temp_dir(), &format!("tandemd-{}-always", std::process::id()), DOMAIN);
     assert!(format!("{:#}", world.note(&file).unwrap_err()).contains("meanwhile"));
     assert!(world.0.borrow().snapshot.is_none() && !world.0.borrow().is_paused);
     std::fs::remove_file(file).unwrap();
