@@ -18,6 +18,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use values::{boolean, clamped, number};
 
+/// An invocation of a twin may take so long, if nothing else is said: a thousand times what it takes.
+const TWIN_LIMIT_MS: u32 = 100;
+
 /// `iommu=`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Iommu {
@@ -88,6 +91,8 @@ pub struct Options {
     pub ac_check: bool,
     /// `twin-stlb`: twins that compare addresses, a branch that may be guessed wrong, may be loaded. Not an option of Xen's.
     pub twin_stlb: bool,
+    /// `twin-limit-ms=`: so long an invocation of a twin may take. Not an option of Xen's.
+    pub twin_limit_ms: u32,
     /// `smep=`: the hypervisor cannot execute guest memory.
     pub smep: bool,
     /// `umip=`: guests cannot see where the descriptor tables are. Not an option of Xen's.
@@ -119,6 +124,7 @@ impl Default for Options {
             umip: true,
             ac_check: false,
             twin_stlb: false,
+            twin_limit_ms: TWIN_LIMIT_MS,
         }
     }
 }
@@ -231,6 +237,14 @@ impl Options {
                 text,
                 clamped(text, 0, 1000),
                 "a number of microseconds, 0 to 1000",
+            ),
+            // Not an option of Xen's.
+            "twin-limit-ms" => set(
+                &mut self.twin_limit_ms,
+                name,
+                text,
+                clamped(text, 10, 10_000),
+                "a number of milliseconds, 10 to 10000",
             ),
             "iommu" => values::iommu(&mut self.iommu, value),
             // Not an option of Xen's.

@@ -1,9 +1,7 @@
 //! How long an invocation may take.
 
-/// An invocation may take so long, in ns.
-const LIMIT_NS: u64 = 100_000_000;
-/// And so much more whenever it is found to be over, for the machine itself may have stood still, as one that is emulated or nested
-/// does: then it is found so once. What runs in circles is found so every time.
+/// An invocation has so much more time, in ns, whenever what it may take is found to be over, for the machine itself may have stood
+/// still, as one that is emulated or nested does: then it is found so once. What runs in circles is found so every time.
 const GRACE_NS: u64 = 5_000_000;
 /// So often, if steps were charged in between each time: a machine that is slow all the time does hand on packets. How many steps there
 /// are is bounded by the budget.
@@ -25,9 +23,9 @@ impl TimeLimit {
     /// Nothing runs.
     pub const NONE: Self = Self { deadline_ns: u64::MAX, left: 0, steps: None };
 
-    /// Of an invocation that begins, or goes on, at `now`.
-    pub fn from(now: u64) -> Self {
-        Self { deadline_ns: now.saturating_add(LIMIT_NS), left: GRACES, steps: None }
+    /// Of an invocation that begins, or goes on, at `now`, and may take `limit_ns`.
+    pub fn from(now: u64, limit_ns: u64) -> Self {
+        Self { deadline_ns: now.saturating_add(limit_ns), left: GRACES, steps: None }
     }
 
     /// It may take until then; then [`Self::is_over`] is to be asked.
@@ -52,10 +50,12 @@ impl TimeLimit {
 mod tests {
     use super::*;
 
+    const LIMIT_NS: u64 = 100_000_000;
+
     /// When one ends that begins at 7 s, is asked each `each_ns`, and takes so many steps meanwhile; in ns after it began.
     fn ends(each_ns: u64, steps: i64) -> u64 {
         let begin = 7_000_000_000;
-        let mut limit = TimeLimit::from(begin);
+        let mut limit = TimeLimit::from(begin, LIMIT_NS);
         let (mut now, mut budget) = (begin, 1_000_000);
         while !limit.is_over(now, budget) {
             now += each_ns;
@@ -85,7 +85,7 @@ mod tests {
     /// 64 packets, for each of which a slow machine takes 7 ms.
     #[test]
     fn a_slow_machine_may_hand_on_a_round_of_packets() {
-        let mut limit = TimeLimit::from(0);
+        let mut limit = TimeLimit::from(0, LIMIT_NS);
         for packet in 1..=64_i64 {
             assert!(!limit.is_over(packet.cast_unsigned() * 7_000_000, 100_000 - 10 * packet), "packet {packet}");
         }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_stood_still_is_excused() {
-        let mut limit = TimeLimit::from(0);
+        let mut limit = TimeLimit::from(0, LIMIT_NS);
         assert!(!limit.is_over(60_000_000_000, 5));
         assert_eq!(limit.deadline_ns(), 60_000_000_000 + GRACE_NS);
         assert!(!limit.is_over(60_000_000_001, 5), "its grace runs");

@@ -61,6 +61,7 @@ fn booleans_in_all_spellings() {
     assert!(parse("twin-stlb").twin_stlb && !parse("").twin_stlb && !parse("twin-stlb=no").twin_stlb);
     assert_eq!(parse("preempt-delay-us=0").preempt_delay_us, 0);
     assert_eq!(parse("preempt-delay-us=1000").preempt_delay_us, 1000);
+    assert_eq!((parse("").twin_limit_ms, parse("twin-limit-ms=2000").twin_limit_ms), (100, 2000));
     assert!(!parse("noreboot=no").noreboot);
     assert!(!parse("no-x2apic").x2apic);
     assert!(parse("acpi=off").noacpi && parse("noacpi").noacpi);
@@ -185,6 +186,8 @@ fn bad_values_are_explained() {
         ("dom0=pvh", "pvh"),
         ("preempt-delay-us=1001", "1001"),
         ("no-preempt-delay-us", "no"),
+        ("twin-limit-ms=9", "9"),
+        ("twin-limit-ms=10001", "10001"),
     ] {
         let (options, found) = Options::parse(line);
         assert!(matches!(&found[..], [Diagnostic::BadValue { value: v, .. }] if v == value), "{line}: {found:?}");
@@ -232,6 +235,7 @@ fn lines() -> impl Strategy<Value = String> {
         "dom0",
         "watchdog_timeout",
         "preempt-delay-us",
+        "twin-limit-ms",
         "gnttab_max_frames",
     ]);
     let value = prop_oneof![

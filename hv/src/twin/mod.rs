@@ -239,6 +239,7 @@ fn mode_of(number: u32) -> Option<Mode> {
 /// Takes what concerns twins from the options.
 pub fn init(options: &Options) {
     stlb::init(options);
+    view::init(options);
 }
 
 /// The processor has BMI1 and BMI2.

@@ -13,6 +13,7 @@ use crate::twin::stlb;
 use crate::twin::words;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::cmdline::Options;
 use twin_abi::layout::ctx;
 use twin_abi::op::{note, MASK_BITS};
 use twin_runtime::gate::{Embedder, Upcall};
@@ -24,6 +25,14 @@ use twin_runtime::linux::{lock, Foreign, Host, Routine, Stop};
 use twin_runtime::memory::Fault;
 use twin_runtime::stlb::Mapper;
 use twin_runtime::{Memory, Reason};
+
+/// What an invocation may take, in ns.
+static LIMIT_NS: AtomicU64 = AtomicU64::new(100_000_000);
+
+/// Takes that from the options.
+pub fn init(options: &Options) {
+    LIMIT_NS.store(u64::from(options.twin_limit_ms) * 1_000_000, Ordering::Relaxed);
+}
 
 /// Invocations of a session that have one [`TimeLimit`]: a handler or a packet to send takes some microseconds. Interrupts are served
 /// meanwhile; other work of this CPU waits.
@@ -130,6 +139,11 @@ impl<'a> DomainView<'a> {
         }
     }
 
+    /// The one that ended took as long as many do: the next has a time of its own.
+    pub fn begin_anew(&mut self) {
+        self.begun = 0;
+    }
+
     /// An invocation begins, or goes on: its time runs. `true`: since now, and the timer has to know; else with that of the one before.
     pub fn begin(&mut self) -> bool {
         self.to_call = None;
@@ -137,7 +151,7 @@ impl<'a> DomainView<'a> {
         self.begun = self.begun.wrapping_add(1);
         if is_fresh {
             let now = tsc::now_ns();
-            self.limit.set(TimeLimit::from(now));
+            self.limit.set(TimeLimit::from(now, LIMIT_NS.load(Ordering::Relaxed)));
             self.note_late(now);
         }
         is_fresh

@@ -26,6 +26,8 @@ use twin_runtime::Reason;
 pub const BUSY_NS: u64 = 100_000;
 /// What a turn may cost: packets that are received or sent, and invocations.
 const BUDGET: u32 = 192;
+/// A poll that has dealt with so many packets took as long as several invocations.
+const MANY: u32 = 16;
 /// Until an interrupt is tried again whose vCPU does not take events, in ns.
 const EARS_NS: u64 = 50_000;
 
@@ -319,6 +321,9 @@ impl<'a> Turn<'a> {
     fn polled(&mut self, n: usize, work: u32) -> Result<(), Stop> {
         self.budget = self.budget.saturating_sub(work);
         self.progress.polling = 0;
+        if work >= MANY {
+            self.session.domain.begin_anew();
+        }
         let Some(napi) = self.attached.napi(n).filter(|napi| work >= napi.weight) else { return Ok(()) };
         let ended = self.loaded.common.support.end_stopped_poll(&mut self.session.domain, napi.napi);
         if !self.check(ended)? {
