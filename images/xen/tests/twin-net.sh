@@ -71,7 +71,9 @@ check the-same-stream-goes-on moves u1 16 || tell u1
 # virtio_net takes no packets in pieces here, and the twin's buffers are shorter: meanwhile Linux is the way.
 longer() {
 	[ $driver != virtio_net ] || { too_long; return; }
-	local answer=' 0% packet loss' pings='for n in 1 2 3; do ping -c 5 -i 0.2 -W 5 -s 3900 10.9.0.1 > /tmp/five; grep -q " 0% packet loss" /tmp/five && break; done; cat /tmp/five'
+	# QEMU's vmxnet3 puts a packet into one buffer while nothing may put packets together for this driver, and that has 3 KiB.
+	local bytes=$([ $driver = vmxnet3 ] && echo 2900 || echo 3900)
+	local answer=' 0% packet loss' pings="for n in 1 2 3; do ping -c 5 -i 0.2 -W 5 -s $bytes"' 10.9.0.1 > /tmp/five; grep -q " 0% packet loss" /tmp/five && break; done; cat /tmp/five'
 	[ $driver != 8139cp ] || { answer=' [1-4]\{0,1\}[0-9]% packet loss'; pings='ping -c 15 -i 0.2 -W 5 -s 3900 10.9.0.1'; }
 	in_guest dd 20 'ip link set eth0 mtu 4000' && wait_for 60 not_bridged && moves u1 || return 1
 	said "$answer" u1 120 "ip link set eth0 mtu 4000 && wait_for 10 ping -c 1 -W 1 10.9.0.1; $pings; ip link set eth0 mtu 1500" || return 1

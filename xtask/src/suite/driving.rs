@@ -316,7 +316,10 @@ fn faulty(bed: &Bed, driver: &str, on: &Twinned) -> Result<String> {
     let seed = bed.seed.unwrap_or(1);
     // Spoilt data may leave a card that only a reset brings back, and not each has one.
     let data = if bed.full { ":--data:16" } else { "" };
-    let outcome = with_twin(bed, &name, &format!("twin-faults:{driver}:{runs}:{seed}{data}"), on, &peer)?;
+    let mut machine = twinned(bed, &name, &format!("twin-faults:{driver}:{runs}:{seed}{data}"), on, &peer)?;
+    // As it usually is: many run in circles.
+    machine.hypervisor_args += " twin-limit-ms=100";
+    let outcome = machine.start()?.finish(|_| false)?;
     let said = judge_but(bed, &outcome, FAULTY)?;
     // What a driver sends is its own to spoil, before its card sums it.
     ensure!(
@@ -329,6 +332,11 @@ fn faulty(bed: &Bed, driver: &str, on: &Twinned) -> Result<String> {
 
 /// The checks of a file, where a driver has a twin.
 fn with_twin(bed: &Bed, name: &str, checks: &str, on: &Twinned, peer: &Peer) -> Result<Outcome> {
+    twinned(bed, name, checks, on, peer)?.start()?.finish(|_| false)
+}
+
+/// The machine of these.
+fn twinned(bed: &Bed, name: &str, checks: &str, on: &Twinned, peer: &Peer) -> Result<Machine> {
     // The model of the device has another name than its driver.
     let model = match on.driver {
         "8139cp" => "rtl8139",
@@ -349,7 +357,7 @@ fn with_twin(bed: &Bed, name: &str, checks: &str, on: &Twinned, peer: &Peer) -> 
     }
     machine.qemu = on.qemu;
     machine.memory_mib = on.memory_mib;
-    machine.start()?.finish(|_| false)
+    Ok(machine)
 }
 
 pub(super) fn machine(bed: &Bed, name: &str, group: &str, nic: &'static str, peer: &Peer) -> Result<Machine> {
@@ -361,6 +369,8 @@ pub(super) fn machine(bed: &Bed, name: &str, group: &str, nic: &'static str, pee
     machine.devices = vec![IOMMU];
     machine.nic = Some((nic, peer.socket().to_path_buf()));
     machine.timeout_s = 1800 + bed.mib * 60;
+    // It stands still for as long when its host has other work.
+    machine.hypervisor_args += " twin-limit-ms=2000";
     Ok(machine)
 }
 
