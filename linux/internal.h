@@ -64,6 +64,8 @@ struct twin {
 	int irq;
 	u32 port;
 	struct work_struct work;
+	/* The twin was disabled: the driver begins anew. */
+	struct work_struct anew;
 	struct twin_call call;
 	/* What is served where the event came. */
 	struct twin_call at_once;
@@ -118,6 +120,8 @@ void tandem_restart(struct twin *twin);
 /* serve.c */
 int tandem_serve_init(void);
 void tandem_serve_exit(void);
+void tandem_serve_open(struct twin *twin);
+void tandem_serve_release(struct twin *twin);
 int tandem_serve_begin(struct twin *twin);
 void tandem_serve_end(struct twin *twin);
 int tandem_call(struct twin *twin, const struct tandem_call *call);

@@ -32,6 +32,7 @@ static int tandem_open(struct inode *inode, struct file *file)
 	init_waitqueue_head(&twin->changed);
 	atomic_set(&twin->changes, 1);
 	twin->status.rule = TWIN_NO_RULE;
+	tandem_serve_open(twin);
 	file->private_data = twin;
 	rtnl_lock();
 	list_add(&twin->list, &tandem_twins);
@@ -47,6 +48,7 @@ static int tandem_release(struct inode *inode, struct file *file)
 	tandem_unload(twin);
 	list_del(&twin->list);
 	rtnl_unlock();
+	tandem_serve_release(twin);
 	kfree(twin);
 	return 0;
 }
@@ -116,8 +118,9 @@ static int serve_request(struct twin *twin, const void *request, size_t len)
 	case TANDEM_ATTACH:
 		return attach_request(twin, request, len);
 	case TANDEM_DETACH:
+		/* One that was disabled goes by itself. */
 		if (twin->state != TANDEM_ATTACHED)
-			return -ENOENT;
+			return twin->state == TANDEM_LOADED && tandem_is_disabled(twin) ? 0 : -ENOENT;
 		tandem_detach(twin);
 		tandem_restart(twin);
 		return 0;

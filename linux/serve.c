@@ -9,6 +9,7 @@
 #include <linux/delay.h>
 #include <linux/interrupt.h>
 #include <linux/mm.h>
+#include <linux/rtnetlink.h>
 #include <linux/skbuff.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
@@ -155,6 +156,9 @@ static void serve_at_once(struct twin *twin)
 	}
 }
 
+/* Of no CPU in particular: the one that heard of the work may wait for a lock that the twin has, until the work is done. */
+static struct workqueue_struct *queue;
+
 static bool is_queue_of(struct net_device *dev, u64 address)
 {
 	u64 offset = address - (unsigned long)dev->_tx;
@@ -183,6 +187,7 @@ static void serve_note(struct twin *twin, const struct twin_note *note)
 		break;
 	case TWIN_DISABLED:
 		tandem_tell(twin);
+		queue_work(queue, &twin->anew);
 		break;
 	}
 }
@@ -223,8 +228,32 @@ static void serve(struct work_struct *work)
 	} while (count);
 }
 
-/* Of no CPU in particular: the one that heard of the work may wait for a lock that the twin has, until the work is done. */
-static struct workqueue_struct *queue;
+/*
+ * Whoever reads that the twin was disabled would ask for the same, if he is there and when he comes to it. Until then the driver goes on with what
+ * the twin has left.
+ */
+static void begin_anew(struct work_struct *work)
+{
+	struct twin *twin = container_of(work, struct twin, anew);
+
+	rtnl_lock();
+	if (twin->state == TANDEM_ATTACHED && tandem_is_disabled(twin))
+		tandem_detach(twin);
+	tandem_restart(twin);
+	tandem_tell(twin);
+	rtnl_unlock();
+}
+
+void tandem_serve_open(struct twin *twin)
+{
+	INIT_WORK(&twin->anew, begin_anew);
+}
+
+/* Not under rtnl_lock, which the work waits for. Nothing is attached, so there is no more of it. */
+void tandem_serve_release(struct twin *twin)
+{
+	cancel_work_sync(&twin->anew);
+}
 
 int tandem_serve_init(void)
 {

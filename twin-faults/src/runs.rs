@@ -23,6 +23,8 @@ const ONE_IN: u64 = 4;
 
 /// How long the first packet may take to come to a twin. Guests ask all the time, so that it comes at once.
 const FIRST_PACKET: Duration = Duration::from_secs(1);
+/// So long a twin that was aborted may have its card; what it waits for may have to be done first.
+const LEAVES: Duration = Duration::from_secs(10);
 /// From one look at a twin to the next.
 const LOOK: Duration = Duration::from_millis(1);
 /// So many packets that were sent, and polls for what came, are enough for a run.
@@ -67,6 +69,18 @@ struct DataFaults {
 /// The twin has sent so many packets and polled so often.
 fn has(status: &Status, (packets, polls): (u64, u64)) -> bool {
     status.stats.packets >= packets && status.stats.polls >= polls
+}
+
+/// The module takes the card from a twin that was disabled, though nobody asks for it.
+fn goes_by_itself(device: &mut Device) -> Result<(), String> {
+    let end = Instant::now() + LEAVES;
+    while device.status()?.state == State::Attached {
+        if Instant::now() > end {
+            return Err("a twin that was aborted keeps its card".into());
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
 }
 
 /// Says so first: the driver domain may not live to see the end.
@@ -208,7 +222,9 @@ impl Runs {
         if let Some(spoilt) = &mut spoilt {
             spoilt.undo(&self.found.kernel);
         }
-        if status.state == State::Attached {
+        if status.is_disabled {
+            goes_by_itself(&mut device)?;
+        } else if status.state == State::Attached {
             device.detach()?;
         }
         let is_disabled = device.status()?.is_disabled;

@@ -194,7 +194,7 @@ impl<D: Driver> Twin<D> {
         self.told.counts = Some(Counts::from(&status.stats));
         self.told.aborted = aborted;
         self.told.aborts += 1;
-        // The module has the driver begin anew then.
+        // The module does so by itself, and has the driver begin anew, but may not have come to it.
         if status.state == State::Attached {
             self.driver.detach()?;
         }
