@@ -95,7 +95,7 @@ batch() {
 	fi
 	# What its kernel died of, if it did: in other words than those that a kernel of which nobody expects it dies with.
 	grep -aE 'BUG:|RIP: |^\[.*[a-z_]+\+0x[0-9a-f]+/|^faults: ended' /tmp/batch | head -n 8 |
-		sed 's/BUG: //; s/Oops: //; s/Kernel panic/panic/; s/soft lockup - //; s/Call Trace/trace/' | quoted | while read -r line; do say "told at run $from: $line"; done
+		sed 's/BUG: //; s/WARNING: /warns, /; s/Oops: //; s/Kernel panic/panic/; s/soft lockup - //; s/Call Trace/trace/' | quoted | while read -r line; do say "told at run $from: $line"; done
 	renews $how || return 1
 	say "told at run $from: $(grep 'recovered, ' $daemon_log | tail -n 1 | quoted)"
 	goes_on && linux_is_the_way_out
