@@ -6,7 +6,7 @@
 //!
 //! Virtual time is in ns at the default weight. It is compared as a signed difference, so it may wrap.
 
-use super::{PcpuId, Sleep, ANY_PCPU, DEFAULT_WEIGHT, MAX_PCPUS, MAX_WEIGHT};
+use super::{Params, PcpuId, Sleep, ANY_PCPU, DEFAULT_WEIGHT, MAX_PCPUS, MAX_WEIGHT};
 
 /// Fraction bits of `Entry::rate`.
 const RATE_BITS: u32 = 20;
@@ -332,6 +332,19 @@ impl Entry {
             self.warped_ns = self.warped_ns.saturating_add(borrowed);
         }
         ran
+    }
+
+    /// It is no further ahead of `floor` than by its longest turn and what it may have borrowed meanwhile. What it ran beyond that nobody else
+    /// wanted: it had a pCPU for itself, or others could not use more (one vCPU cannot use two pCPUs). If it owed that it would stand still, once
+    /// they can, until they have caught up, for minutes where they are heavier.
+    #[inline]
+    pub fn owe_no_more(&mut self, floor: u64, params: &Params) {
+        let borrowed = self.warp.urgent.amount_ns.saturating_add(self.warp.usual.amount_ns);
+        let longest = self.to_virtual(params.max_slice_ns.saturating_add(params.allowance_ns));
+        let most = floor.wrapping_add(longest).wrapping_add(borrowed);
+        if later(self.actual, most) {
+            self.actual = most;
+        }
     }
 
     #[inline]

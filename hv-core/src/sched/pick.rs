@@ -76,6 +76,9 @@ impl Scheduler {
         let left = core::mem::replace(&mut c.leaving, NIL);
         let e = self.entries.get_mut(usize::from(left))?;
         if e.runnable {
+            let floor = self.floor(left);
+            let e = &mut self.entries[usize::from(left)];
+            e.owe_no_more(floor, &self.params);
             if e.is_fresh() {
                 e.try_warp(now);
             }

@@ -47,6 +47,26 @@ fn a_weight_that_cannot_be_used_does_not_become_a_debt() {
     near("the others", gained, 2 * 2 * SECOND * 2 / 3, 15);
 }
 
+/// What it ran while nobody else wanted its pCPU was at nobody's expense.
+#[test]
+fn one_that_had_a_pcpu_for_itself_does_not_owe_that_to_heavier_ones() {
+    let heavy = (HOG, 2048, Warp::NONE, 2);
+    let mut sim = Sim::new(2, &[(HOG, 256, Warp::NONE, 1), heavy, heavy, heavy]);
+    sim.until(20 * SECOND);
+    for i in 0..4 {
+        sim.affinity[i] = ANY_PCPU;
+        let kick = sim.s.set_affinity(sim.ids[i], ANY_PCPU, sim.now);
+        sim.kicks(kick);
+    }
+    let mut before = sim.time(0);
+    for second in 21..30 {
+        sim.until(second * SECOND);
+        let ran = sim.time(0) - before;
+        before += ran;
+        assert!(ran > 2 * SECOND * 256 / 6400 / 3, "{ran} ns in second {second}");
+    }
+}
+
 #[test]
 fn a_pinned_sleeper_is_not_starved_by_a_foreign_level() {
     // vCPU 2 races ahead alone on pCPU 1; 0 and 1 share pCPU 0 and 1 sleeps often.

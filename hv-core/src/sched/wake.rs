@@ -109,6 +109,7 @@ impl Scheduler {
                 if later(floor, e.actual) {
                     e.actual = floor;
                 }
+                e.owe_no_more(floor, &self.params);
                 e.try_warp(now);
                 self.enqueue(id.slot);
                 self.find_cpu(id.slot, now)
