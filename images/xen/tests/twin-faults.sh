@@ -107,8 +107,11 @@ tell() {
 		xl list
 		tail -n 3 $daemon_log
 		tail -n 8 $(dd_log)
+		# Is it this guest alone that does not answer, and what did it say last?
+		tail -n 6 $(log_of u3)
+		in_guest u4 10 'ping -c 1 -W 2 10.9.0.5'
 	} 2>&1 | quoted | while read -r line; do say "told $line"; done
-	xl debug-keys qr
+	xl debug-keys deqr
 }
 # result: what has come of all runs so far
 result() {
