@@ -33,6 +33,23 @@ pub enum RingError {
     },
 }
 
+/// Where a ring is, for who looks into it: what the guest says may be anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Indices {
+    /// Requests that the guest has made, as it says.
+    pub req_prod: u32,
+    /// Requests taken.
+    pub req_cons: u32,
+    /// Responses written.
+    pub rsp_prod: u32,
+    /// Of these, those that the guest was told of.
+    pub pushed: u32,
+    /// The guest was asked for an event at this request, as the page says.
+    pub req_event: u32,
+    /// The guest asks for an event at this response.
+    pub rsp_event: u32,
+}
+
 /// A ring of `SIZE` slots (a power of two) of `WORDS` 32-bit words each, in the page `P`.
 pub struct BackRing<P, const WORDS: usize, const SIZE: u32> {
     page: P,
@@ -58,6 +75,18 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE
     /// The page.
     pub fn page(&self) -> &P {
         &self.page
+    }
+
+    /// Where it is.
+    pub fn indices(&self) -> Indices {
+        Indices {
+            req_prod: self.page.load(REQ_PROD),
+            req_cons: self.req_cons,
+            rsp_prod: self.rsp_prod,
+            pushed: self.pushed,
+            req_event: self.page.load(REQ_EVENT),
+            rsp_event: self.page.load(RSP_EVENT),
+        }
     }
 
     /// Next request to take.

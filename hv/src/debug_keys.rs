@@ -2,6 +2,7 @@
 //! the log level is, and change nothing but `R`, which is asked for by name.
 
 mod in_use;
+mod interfaces;
 mod interrupts;
 
 use crate::arch::tsc;
@@ -10,6 +11,7 @@ use crate::domain::memory::limbo;
 use crate::domain::vcpu::{stop, Glimpse, Vcpu};
 use crate::domain::{self, Domain, Section};
 use crate::mem::{frames, heap};
+use crate::sched::timers::{self, Kind};
 use crate::{audit, sched};
 use core::sync::atomic::Ordering;
 use hv_core::evtchn::Binding;
@@ -25,6 +27,7 @@ struct Key(u8, &'static str, fn());
 
 const KEYS: &[Key] = &[
     Key(b'*', "all of these but R", all),
+    Key(b'a', "timers of all vCPUs", || each_domain(|d| d.vcpus().for_each(timers_of))),
     Key(b'd', "registers of all vCPUs", || each_domain(|d| d.vcpus().for_each(registers))),
     Key(b'e', "event channels", || each_domain(event_channels)),
     Key(audit::KEY, "a recount of all frames", recount),
@@ -32,6 +35,7 @@ const KEYS: &[Key] = &[
     Key(b'h', "this list", help),
     Key(b'i', "interrupts of domains", interrupts::print),
     Key(b'm', "memory", memory),
+    Key(b'n', "rings of network interfaces", interfaces::print),
     Key(b'p', "counters", counters),
     Key(b'q', "domains and their vCPUs", || each_domain(about)),
     Key(b'r', "run times and who runs where", run_queue),
@@ -141,6 +145,24 @@ fn registers(v: &Vcpu) {
     say!("  fs {fs_base:016x} gs {gs_base_kernel:016x} {gs_base_user:016x}");
 }
 
+/// The timers that a vCPU has armed, and when they are due.
+fn timers_of(v: &Vcpu) {
+    let now = tsc::now_ns();
+    let cpu = |kind: Kind| v.timer_cpu[kind as usize].load(Ordering::Relaxed);
+    for (kind, name) in [
+        (Kind::SingleShot, "single shot"),
+        (Kind::Periodic, "periodic"),
+        (Kind::Poll, "poll"),
+        (Kind::Watchdog, "watchdog"),
+    ] {
+        let Some(at) = timers::deadline(v, kind) else { continue };
+        match at.checked_sub(now) {
+            Some(left) => say!("{v}: {name} in {left} ns, by CPU {}", cpu(kind)),
+            None => say!("{v}: {name} was due {} ns ago, by CPU {}", now - at, cpu(kind)),
+        }
+    }
+}
+
 /// Most ports of a domain that are listed.
 const MAX_PORTS: usize = 256;
 
@@ -152,15 +174,15 @@ fn event_channels(d: &Domain) {
         let Some(port) = channels.next_open(from) else { return };
         from = port + 1;
         let (Ok(binding), Ok(status)) = (channels.binding(port), channels.status(port)) else { continue };
-        let vcpu = status.vcpu;
+        let (vcpu, news) = (status.vcpu, if channels.pending(d, port) { ", pending" } else { "" });
         match binding {
             Binding::Free => {}
-            Binding::Unbound { remote } => say!("  {port:4} v{vcpu} unbound, for d{remote}"),
-            Binding::Interdomain { dom, port: peer } => say!("  {port:4} v{vcpu} to d{dom} port {peer}"),
-            Binding::Pirq(pirq) => say!("  {port:4} v{vcpu} pirq {pirq}"),
-            Binding::Virq(virq) => say!("  {port:4} v{vcpu} virq {virq}"),
-            Binding::Ipi => say!("  {port:4} v{vcpu} ipi"),
-            Binding::Hypervisor { dom, .. } => say!("  {port:4} v{vcpu} to the hypervisor for d{dom}"),
+            Binding::Unbound { remote } => say!("  {port:4} v{vcpu} unbound, for d{remote}{news}"),
+            Binding::Interdomain { dom, port: peer } => say!("  {port:4} v{vcpu} to d{dom} port {peer}{news}"),
+            Binding::Pirq(pirq) => say!("  {port:4} v{vcpu} pirq {pirq}{news}"),
+            Binding::Virq(virq) => say!("  {port:4} v{vcpu} virq {virq}{news}"),
+            Binding::Ipi => say!("  {port:4} v{vcpu} ipi{news}"),
+            Binding::Hypervisor { dom, .. } => say!("  {port:4} v{vcpu} to the hypervisor for d{dom}{news}"),
         }
     }
     say!("  and more");

@@ -11,7 +11,7 @@ use crate::offload::checksum::completed;
 use crate::offload::segment::Cutter;
 use crate::packet::{Checksum, Gso, GsoKind, View, HEADER_BYTES};
 use crate::page::SharedPage;
-use crate::ring::{BackRing, RingError};
+use crate::ring::{BackRing, Indices, RingError};
 use xen_abi::io::netif::{
     XEN_NETIF_EXTRA_TYPE_GSO, XEN_NETIF_GSO_TYPE_NONE, XEN_NETIF_GSO_TYPE_TCPV4, XEN_NETIF_GSO_TYPE_TCPV6,
     XEN_NETIF_RSP_ERROR, XEN_NETIF_RX_RING_SIZE, XEN_NETRXF_CSUM_BLANK, XEN_NETRXF_DATA_VALIDATED,
@@ -65,6 +65,11 @@ impl<P: SharedPage> RxQueue<P> {
     /// The ring's page.
     pub fn page(&self) -> &P {
         self.ring.page()
+    }
+
+    /// Where the ring is.
+    pub fn indices(&self) -> Indices {
+        self.ring.indices()
     }
 
     /// Does the guest take a packet of this kind that is to be cut?

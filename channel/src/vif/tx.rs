@@ -18,7 +18,7 @@ use crate::offload::headers::{parse, L4};
 use crate::pace::{Pace, Unseen};
 use crate::packet::{Checksum, Fragment, GsoKind, Packet, HEADER_BYTES};
 use crate::page::SharedPage;
-use crate::ring::{BackRing, RingError};
+use crate::ring::{BackRing, Indices, RingError};
 use xen_abi::io::netif::{
     XEN_NETIF_NR_SLOTS_MIN, XEN_NETIF_RSP_ERROR, XEN_NETIF_RSP_NULL, XEN_NETIF_RSP_OKAY, XEN_NETIF_TX_RING_SIZE,
     XEN_NETTXF_CSUM_BLANK, XEN_NETTXF_DATA_VALIDATED, XEN_NETTXF_EXTRA_INFO, XEN_NETTXF_MORE_DATA,
@@ -118,6 +118,11 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
     /// The ring's page.
     pub fn page(&self) -> &P {
         self.ring.page()
+    }
+
+    /// Where the ring is.
+    pub fn indices(&self) -> Indices {
+        self.ring.indices()
     }
 
     /// What ended it, if it has ended.

@@ -25,6 +25,7 @@ pub mod disk;
 mod held;
 mod inlet;
 mod late;
+mod look;
 pub mod pci;
 mod recount;
 mod status;
@@ -36,6 +37,7 @@ mod uplink;
 mod vif;
 
 pub use connect::{connect, create_switch, destroy_switch, disconnect, drain, hold, lose_only_device};
+pub use look::{queue_from, Queue, Receives, Sends};
 pub use recount::tell;
 pub use status::{next, status, way_out};
 pub use timed::hold_still;
