@@ -319,7 +319,9 @@ fn faulty(bed: &Bed, driver: &str, on: &Twinned) -> Result<String> {
     let mut machine = twinned(bed, &name, &format!("twin-faults:{driver}:{runs}:{seed}{data}"), on, &peer)?;
     // As it usually is: many run in circles.
     machine.hypervisor_args += " twin-limit-ms=100";
-    let outcome = machine.start()?.finish(|_| false)?;
+    let running = machine.start()?;
+    peer.outlives_empty_frames(running.monitor());
+    let outcome = running.finish(|_| false)?;
     let said = judge_but(bed, &outcome, FAULTY)?;
     // What a driver sends is its own to spoil, before its card sums it.
     ensure!(
