@@ -111,7 +111,10 @@ tell() {
 		tail -n 6 $(log_of u3)
 		in_guest u4 10 'ping -c 1 -W 2 10.9.0.5'
 	} 2>&1 | quoted | while read -r line; do say "told $line"; done
-	xl debug-keys deqr
+	xl debug-keys adenqr
+	# Is it still alive?
+	sleep 3
+	xl debug-keys an
 }
 # result: what has come of all runs so far
 result() {
