@@ -565,7 +565,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
                 link.ring.put(run.direct(flag), &halves(sectors))
             } else if list.len() <= DIRECT_SEGMENTS {
                 link.ring.put(run.direct(0), list.as_flattened())
-            } else if let Some(page) = self.pool.take_last() {
+            } else if let Some(page) = self.pool.take_one() {
                 self.journal.list_in(run.name, page);
                 write_list(list, frame_of(&self.frames, page), frames);
                 link.ring.put(run.indirect(), &[0, gref_of(&link.pages, page)])
