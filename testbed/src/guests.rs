@@ -222,6 +222,7 @@ impl Guest {
             accel,
             qemu: wishes.qemu,
             tells_misuse: false,
+            waits_for_gdb: false,
             timeout_s: if self.is_hostile() { HOSTILE_LIMIT_S } else { TIME_LIMIT_S }
                 + wishes.operations.unwrap_or(0) / if self.counts_instructions { 1 } else { OPERATIONS_PER_S },
         })

@@ -78,6 +78,7 @@ options:
   --lint                      test: formatting and clippy's remarks count as failures too
   --list                      only name the tests (test, guests, fuzz, mutants, screens)
   -v                          run: show the serial console meanwhile
+  --gdb                       run, shell: wait for gdb before the first instruction
 ";
 
 fn dispatch(options: &Options) -> Result<bool> {

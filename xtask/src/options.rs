@@ -39,6 +39,8 @@ pub struct Options {
     pub list: bool,
     pub verbose: bool,
     pub toolstack: bool,
+    /// `--gdb`: the machine waits for it.
+    pub gdb: bool,
     pub help: bool,
 }
 
@@ -74,6 +76,7 @@ const KNOWN: &[Known<Options>] = &[
     ("full", Takes::Nothing(|o| o.full = true)),
     ("lint", Takes::Nothing(|o| o.lint = true)),
     ("list", Takes::Nothing(|o| o.list = true)),
+    ("gdb", Takes::Nothing(|o| o.gdb = true)),
     ("toolstack", Takes::Nothing(|o| o.toolstack = true)),
     ("verbose", Takes::Nothing(|o| o.verbose = true)),
     ("v", Takes::Nothing(|o| o.verbose = true)),
@@ -87,9 +90,9 @@ macro_rules! machine {
 
 /// Commands, how many words each takes, and which options. Those on the twin are of another program: `twin.rs`.
 const COMMANDS: &[(&str, usize, &[&str])] = &[
-    ("run", 0, machine!["cpus", "mib", "verbose", "v"]),
+    ("run", 0, machine!["cpus", "mib", "verbose", "v", "gdb"]),
     ("test", 2, machine!["jobs", "turn", "mib", "seconds", "operations", "seed", "table", "full", "lint", "list"]),
-    ("shell", 0, machine!["cpus", "toolstack"]),
+    ("shell", 0, machine!["cpus", "toolstack", "gdb"]),
     ("images", 0, &["full"]),
     ("build", 0, &[]),
     // Each kind looks at its words itself, and none has another QEMU: `dispatch` says why.
@@ -193,9 +196,12 @@ mod tests {
         let said = |line| parse(line).unwrap().fit().map_or_else(|error| error.to_string(), |()| "nothing".into());
         assert_eq!(said("test --cpus 8"), "--cpus is not for `test`; ./tandem help says what test takes");
         assert_eq!(said("build -v"), "-v is not for `build`; ./tandem help says what build takes");
-        assert!(said("run --jobs 4").starts_with("--jobs") && said("shell --iommu vtd").starts_with("--iommu"));
+        assert!(said("test --gdb").starts_with("--gdb") && said("run --jobs 4").starts_with("--jobs"));
+        assert!(said("shell --iommu vtd").starts_with("--iommu"));
         assert!(said("guests one two").contains("`two`"));
-        for line in ["test xl --full --jobs 2", "run -v --mib 4", "guests x --list", "bench net xen", "nosuch --full"] {
+        for line in
+            ["test xl --full --jobs 2", "run -v --mib 4 --gdb", "guests x --list", "bench net xen", "nosuch --full"]
+        {
             assert_eq!(said(line), "nothing", "{line}");
         }
     }

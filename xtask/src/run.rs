@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use testbed::counter::{self, Counter};
 use testbed::images::{self, Images};
-use testbed::machine::{field, Disk, Ending, Hypervisor, Machine, Outcome};
+use testbed::machine::{field, Disk, Ending, Hypervisor, Machine, Outcome, GDB};
 use testbed::peer::{Counts, Peer};
 use testbed::{host, pattern, progress};
 
@@ -55,6 +55,9 @@ fn demonstrate(options: &Options) -> Result<()> {
     machine.timeout_s = 900 + mib * 10;
     machine.nic = Some(("e1000", peer.socket().to_path_buf()));
     machine.disks = [&disk, &guests_disk].map(|f| Disk { device: "nvme", file: f.clone(), writable: true }).into();
+    if options.gdb {
+        wait_for_gdb(&mut machine);
+    }
     let counts = host::target("logs")?.join("run.count");
     machine.accel = Counter::build()?.accel(&counts, &[]);
 
@@ -187,6 +190,16 @@ pub fn ended(ending: &Ending) -> String {
         Ending::Stopped => "stopped".into(),
         Ending::Broken(why) => format!("QEMU ended: {why}"),
     }
+}
+
+/// The machine waits for gdb; says how that gets there.
+pub fn wait_for_gdb(machine: &mut Machine) {
+    machine.wait_for_gdb();
+    let image = match &machine.hypervisor {
+        Hypervisor::Elf(path) => format!(" {}", relative(path)),
+        Hypervisor::None => String::new(),
+    };
+    println!("QEMU waits for gdb:  gdb{image} -ex \"target remote {GDB}\"");
 }
 
 pub fn relative(path: &Path) -> String {

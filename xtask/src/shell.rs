@@ -26,6 +26,9 @@ pub fn run(options: &Options) -> Result<()> {
         "modprobe e1000; ifconfig eth0 10.9.0.2; ping 10.9.0.1"
     };
     println!("Try: {example}. `poweroff -f` ends, and Ctrl-\\ at once.");
+    if options.gdb {
+        crate::run::wait_for_gdb(&mut machine);
+    }
     let raw = Raw::begin();
     let mut running = machine.start()?;
     let monitor = running.monitor();

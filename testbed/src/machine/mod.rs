@@ -131,7 +131,12 @@ pub struct Machine {
     pub qemu: Qemu,
     /// QEMU says what drivers ask of its devices that makes no sense ([`Running::errors`]), and of commands of AHCI what they were ([`commands`]).
     pub tells_misuse: bool,
+    /// It waits for gdb at [`GDB`] before its first instruction.
+    pub waits_for_gdb: bool,
 }
+
+/// Where a machine waits for gdb.
+pub const GDB: &str = "localhost:1234";
 
 impl Machine {
     /// A machine as most tests want it: dom0 with `cpus` CPUs does `jobs`.
@@ -157,6 +162,7 @@ impl Machine {
             timeout_s: 300,
             qemu: Qemu::chosen(),
             tells_misuse: false,
+            waits_for_gdb: false,
         }
     }
 
@@ -180,6 +186,11 @@ impl Machine {
         self.kernel_args.insert_str(0, "sysctl.net.core.default_qdisc=pfifo_fast ");
     }
 
+    /// It waits for gdb, and may then be looked at for a day.
+    pub fn wait_for_gdb(&mut self) {
+        (self.waits_for_gdb, self.timeout_s) = (true, 24 * 3600);
+    }
+
     /// Debian's Xen 4.17 hangs while it starts the second CPU of QEMU's q35.
     fn nr_cpus(&self) -> u32 {
         if self.hypervisor.is_stock_xen() && self.chipset == "q35" {
@@ -201,6 +212,9 @@ impl Machine {
                 model += ",-x2apic";
             }
             add(&["-cpu", &model]);
+        }
+        if self.waits_for_gdb {
+            add(&["-gdb", &format!("tcp:{GDB}"), "-S"]);
         }
         if self.tells_misuse {
             add(&["-d", "guest_errors", "-trace", commands::EVENT]);
