@@ -67,8 +67,9 @@ fn of_the_network_with_a_twin(bed: &Bed) -> Result<String> {
 
 fn network(bed: &Bed, name: &str, checks: &str) -> Result<String> {
     let peer = Peer::start(name)?;
-    let machine = machine_for(bed, name, checks, "e1000e", &peer)?;
-    let outcome = machine.start()?.finish(|_| false)?;
+    let running = machine_for(bed, name, checks, "e1000e", &peer)?.start()?;
+    peer.outlives_empty_frames(running.monitor());
+    let outcome = running.finish(|_| false)?;
     let said = judge_but(bed, &outcome, DAMAGED)?;
     // A damaged driver may have sent more than guests asked it to; what guests asked for was right.
     let streams = peer.counts().streams;
