@@ -8,8 +8,9 @@ use ::channel::ring::Indices;
 pub struct Sends {
     /// Its ring.
     pub ring: Indices,
-    /// Packets that are not answered, and of these those that wait for a way out.
+    /// Packets that are not answered.
     pub packets: u16,
+    /// Of these, those that wait for a way out.
     pub held: usize,
     /// When it is looked at though nobody notifies, in ns.
     pub until: Option<u64>,
@@ -31,10 +32,13 @@ pub struct Receives {
 pub struct Queue {
     /// Its place.
     pub place: u16,
-    /// Its guest, and the guest's port.
+    /// Its guest.
     pub guest: u16,
+    /// The guest's port.
     pub port: u32,
+    /// What it sends.
     pub sends: Option<Sends>,
+    /// What it receives.
     pub receives: Option<Receives>,
 }
 
