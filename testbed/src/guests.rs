@@ -273,11 +273,13 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What a kernel complained about: indented lines, of which the first few are enough.
+/// What a kernel complained about, of which the first few are enough: what failed, or whatever is indented if it says so of nothing.
 pub fn complaints(lines: &[String]) -> Option<String> {
+    const FAILED: &str = "  failed: ";
+    let start = if lines.iter().any(|line| line.starts_with(FAILED)) { FAILED } else { "  " };
     let said: Vec<&str> = lines
         .iter()
-        .filter(|line| line.starts_with("  ") || line.contains(" crashed: "))
+        .filter(|line| line.starts_with(start) || line.contains(" crashed: "))
         .take(3)
         .map(|line| line.trim())
         .collect();
@@ -322,5 +324,14 @@ mod tests {
         assert_eq!(Verdict::of(&lines("Test a\nTest a: SUCCESS"), "a"), Verdict::Success);
         assert_eq!(Verdict::of(&lines("Test a\n  failed: b\nTest a: FAILURE"), "a"), Verdict::Failure);
         assert_eq!(Verdict::of(&lines("Test a\nTest aa: SUCCESS"), "a"), Verdict::Crash);
+    }
+
+    #[test]
+    fn complaints_are_what_failed_however_much_was_said_before() {
+        let of = |text: &str| complaints(&text.lines().map(String::from).collect::<Vec<_>>());
+        let progress = "Test a\n  done 1\n  done 2\n  done 3\n";
+        assert_eq!(of(&format!("{progress}  failed: b\n")).as_deref(), Some("failed: b"));
+        assert_eq!(of(&format!("  no card\n{progress}")).as_deref(), Some("no card; done 1; done 2"));
+        assert_eq!(of("Test a\n"), None);
     }
 }
