@@ -52,7 +52,7 @@ pub mod upper;
 pub mod withdrawal;
 mod work;
 
-pub use audit::{Audit, Table};
+pub use audit::{Audit, Table, Tally};
 pub use env::{IoAccess, MmuEnv, PtMem, Slot};
 pub use error::MmuError;
 pub use ext::{Flush, FlushWhat, FlushWhere, RootRef};

@@ -13,11 +13,10 @@ use crate::domain::{self, snapshot, Domain, DomainRef};
 use crate::mem::{frames, heap};
 use crate::sync::Mutex;
 use crate::{channel, irq, sched, twin};
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use hv_core::grant::audit::Ledger;
-use hv_core::mmu::{Audit, Table};
+use hv_core::mmu::{Audit, Table, Tally};
 use x86::Mfn;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;
@@ -29,7 +28,6 @@ const MAX_COMPLAINTS: u64 = 16;
 static OWN_AT_FIRST: Mutex<Option<u64>> = Mutex::new(None);
 
 /// Frames by what they are.
-#[derive(Default)]
 struct Totals {
     ram: u64,
     free: u64,
@@ -37,7 +35,7 @@ struct Totals {
     nobodys: u64,
     lent: u64,
     wrong: u64,
-    of_domains: BTreeMap<u16, u64>,
+    of_domains: Tally,
 }
 
 /// The debug key.
@@ -61,7 +59,7 @@ pub fn run() -> Result<(), Errno> {
     vcpus().for_each(|v| sched::start(v, stop::AUDIT));
     let (totals, own) = result?;
     let lost = own as i64 - first.get_or_insert(own).cast_signed();
-    let owned: u64 = totals.of_domains.values().sum();
+    let owned = totals.of_domains.total();
     let Totals { ram, free, lent, wrong, .. } = totals;
     print(format_args!(
         "Frame audit: {ram} frames, {owned} of domains, {lent} lent to them, {free} free, {} heap, {} page tables, \
@@ -91,13 +89,12 @@ fn all_domains() -> Result<Vec<DomainRef>, Errno> {
 
 /// The totals, and the frames that the hypervisor must have for itself because nobody else has them.
 fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
+    let wrong = recount_grants(domains)?;
     let mut found = Table::new(frames::end().index()).map_err(|_| Errno::ENOMEM)?;
-    // The counts by domain are in a map, which cannot report that it did not get memory.
-    if !frames::has_headroom() {
-        return Err(Errno::ENOMEM);
-    }
+    let of_domains = Tally::new(domains.iter().map(|d| DomId(d.id))).map_err(|_| Errno::ENOMEM)?;
+    // From here on nothing takes memory: what is free is counted frame by frame, and then compared.
     let mut audit = Audit::new(mmu(), &mut found);
-    let mut totals = Totals { wrong: recount_grants(domains)?, ..Totals::default() };
+    let mut totals = Totals { ram: 0, free: 0, nobodys: 0, lent: 0, wrong, of_domains };
     totals.wrong += domains.iter().map(|d| tell_domain(&mut audit, d)).sum::<u64>();
     irq::guest::lock().for_each_page(|page| audit.writable(page.mfn()));
     frames::for_each_free(|first, order| (0..1 << order).for_each(|n| audit.free(Mfn::new(first + n))));
@@ -110,7 +107,7 @@ fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
         match count.owner() {
             DomId::INVALID | DomId::XEN => totals.nobodys += 1,
             _ if count.is_heap() => totals.lent += 1,
-            owner => *totals.of_domains.entry(owner.0).or_default() += 1,
+            owner => totals.of_domains.add(owner),
         }
         if !agrees {
             totals.wrong += 1;
@@ -120,7 +117,7 @@ fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
         }
     });
     for d in domains {
-        let counted = totals.of_domains.get(&d.id).copied().unwrap_or(0);
+        let counted = totals.of_domains.count(DomId(d.id));
         if counted != d.mm.tot_pages() {
             totals.wrong += 1;
             print(format_args!(

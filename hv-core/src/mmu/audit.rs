@@ -56,6 +56,47 @@ impl Table {
     }
 }
 
+/// How many frames each domain has. Counting takes no memory, which would be missing from what was counted before.
+#[derive(Debug)]
+pub struct Tally {
+    /// By number.
+    known: Vec<(u16, u64)>,
+    others: u64,
+}
+
+impl Tally {
+    /// None yet, of these domains' or of others'. Errors: no memory.
+    pub fn new(domains: impl ExactSizeIterator<Item = DomId>) -> Result<Self, TryReserveError> {
+        let mut known = Vec::new();
+        known.try_reserve_exact(domains.len())?;
+        known.extend(domains.map(|id| (id.0, 0)));
+        known.sort_unstable();
+        Ok(Self { known, others: 0 })
+    }
+
+    /// One more frame of a domain's.
+    pub fn add(&mut self, owner: DomId) {
+        match self.place(owner) {
+            Some(place) => self.known[place].1 += 1,
+            None => self.others += 1,
+        }
+    }
+
+    /// Frames of one of the domains that were named, so far.
+    pub fn count(&self, owner: DomId) -> u64 {
+        self.place(owner).map_or(0, |place| self.known[place].1)
+    }
+
+    /// Frames of all domains so far.
+    pub fn total(&self) -> u64 {
+        self.known.iter().map(|(_, count)| count).sum::<u64>() + self.others
+    }
+
+    fn place(&self, owner: DomId) -> Option<usize> {
+        self.known.binary_search_by_key(&owner.0, |(id, _)| *id).ok()
+    }
+}
+
 /// A recount under way.
 pub struct Audit<'a, 'f, E> {
     mmu: Mmu<'a, E>,
@@ -226,6 +267,14 @@ mod tests {
         assert_eq!(wrong(&machine, |a| a.free(Mfn::new(4))), [4], "a free page that is owned");
         assert_eq!(wrong(&machine, |a| a.free(Mfn::new(3))), []);
         assert_eq!(wrong(&machine, |a| (a.free(Mfn::new(3)), a.free(Mfn::new(3))).0), [3], "free twice");
+    }
+
+    #[test]
+    fn frames_are_counted_by_owner() {
+        let mut tally = Tally::new([7, 0, 3].map(DomId).into_iter()).expect("memory");
+        [3, 0, 3, 5, 3, DomId::IO.0].map(DomId).into_iter().for_each(|id| tally.add(id));
+        assert_eq!([0, 3, 7, 5].map(|id| tally.count(DomId(id))), [1, 3, 0, 0], "one that was not named has no count");
+        assert_eq!(tally.total(), 6);
     }
 
     #[test]
