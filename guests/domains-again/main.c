@@ -1,6 +1,6 @@
 /*
  * What domains leave behind when they go, and what the next ones get: a domain that others still map stays, also if what they
- * map was only lent to it, and nothing that is done to it concerns those that come after it.
+ * map was only lent to it, and nothing that is done to it concerns those that come after it. An audit beside many domains is right.
  */
 #include "domains.h"
 #include "grants.h"

@@ -84,7 +84,7 @@ too_long() {
 	in_guest dd 20 'ip link set eth0 mtu 1500' && wait_for 60 not_bridged && moves u1
 }
 # The driver domain is paused for longer than a twin waits for its functions. What the twin asks it for then comes afterwards. A queue of its
-# that was stopped then has been for longer than Linux allows: the kernel says so, and resets the card. Nothing else may be wrong with it.
+# that is stopped then has been for longer than Linux allows: the kernel may say so, and reset the card. Nothing else may be wrong with it.
 pauses() {
 	no_warnings && xl pause dd && sleep 7 && xl unpause dd && moves u1 && twind_says '^twind: attached' || return 1
 	no_warnings 'NETDEV WATCHDOG: .* timed out ([7-9]|[0-9]{2,})[0-9]{3} ms' || return 1
