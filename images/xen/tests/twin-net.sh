@@ -54,6 +54,26 @@ by_ipv6() { said ' 0% packet loss' u1 60 'ip -6 addr add fd09::3/64 dev eth0; wa
 check packets-by-ipv6 by_ipv6
 check the-driver-domain-answers reaches u1 2
 check the-driver-domain-reaches-the-outside outside_answers dd
+# Another guest, and the driver domain's own Linux: the switch hands packets to them while the twin has the card.
+# between NAME TO LAST [BRIDGE]: packets and streams of u1's with that domain, 10.9.0.LAST. Its interface, or the bridge where that is:
+between() {
+	local to=$1 last=$2 device=${3:-eth0}
+	in_guest $to 20 "(tcptest serve > /dev/null 2>&1 &); (nettest serve > /dev/null 2>&1 &); modprobe 8021q && vconfig add $device 5 > /dev/null && ip addr add 10.9.5.$last/24 dev $device.5 && ip link set $device.5 up && ip -6 addr add fd09::$last/64 dev $device"
+	check datagrams-with-$to said 'net ok' u1 $((60 + few * 8)) "nettest eth0 10.9.0.$last $few 64" || tell u1
+	check stream-to-$to said 'tcp ok' u1 $((60 + mib * 4)) "tcptest put 10.9.0.$last $mib" || tell u1
+	check stream-from-$to said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.$last $mib" || tell u1
+	check ipv6-with-$to said ' 0% packet loss' u1 60 "wait_for 10 ping -6 -c 1 -W 1 fd09::$last; ping -6 -c 5 -i 0.2 -W 5 -s 1400 fd09::$last"
+	check a-vlan-with-$to said ' 0% packet loss' u1 60 "vconfig add eth0 5 > /dev/null && ip link set eth0.5 up && ip addr add 10.9.5.3/24 dev eth0.5 && wait_for 10 ping -c 1 -W 1 10.9.5.$last && ping -c 5 -i 0.2 -W 5 -s 1472 10.9.5.$last && vconfig rem eth0.5"
+}
+neighbours() {
+	config u2 "$(plug 4)"
+	check another-guest-starts boot u2 || return
+	check its-address plugged_address u2 4
+	check it-answers reaches u1 4
+	between u2 4
+	between dd 2 xenbr0
+}
+[ $is_short ] || neighbours
 check it-keeps-its-statistics said '^ *[a-z0-9_ ]*: [0-9]' dd 20 'ethtool -S eth0'
 
 # The interface goes down and up while a stream goes on.
@@ -79,6 +99,12 @@ longer() {
 	said "$answer" u1 120 "ip link set eth0 mtu 4000 && wait_for 10 ping -c 1 -W 1 10.9.0.1; $pings; ip link set eth0 mtu 1500" || return 1
 	in_guest dd 20 'ip link set eth0 mtu 1500' && wait_for 60 not_bridged
 }
+# What stays in the switch may be longer whatever the card takes.
+longer_between() {
+	in_guest u2 10 'ip link set eth0 mtu 4000' && in_guest dd 20 'ip link set eth1 mtu 4000 && ip link set xenbr0 mtu 4000' || return 1
+	said '^2$' u1 120 'ip link set eth0 mtu 4000; for last in 2 4; do wait_for 10 ping -c 1 -W 1 10.9.0.$last; for n in 1 2 3; do ping -c 5 -i 0.2 -W 5 -s 3900 10.9.0.$last > /tmp/five; grep " 0% packet loss" /tmp/five && break; done; done | grep -c .; ip link set eth0 mtu 1500' || return 1
+	in_guest dd 20 'ip link set xenbr0 mtu 1500 && ip link set eth1 mtu 1500'
+}
 too_long() {
 	in_guest dd 20 'ip link set eth0 mtu 4000' && twind_says 'not attached: .*MTU' 60 && moves u1 || return 1
 	in_guest dd 20 'ip link set eth0 mtu 1500' && wait_for 60 not_bridged && moves u1
@@ -94,6 +120,7 @@ pauses() {
 all() {
 	check the-driver-domain-is-paused-for-a-while pauses || tell u1
 	check longer-packets-in-the-middle-of-traffic longer || tell u1
+	check longer-packets-among-the-domains longer_between || tell u1
 	check the-daemon-is-killed twin_dies
 	check the-same-stream-goes-on-through-linux moves u1 || tell u1
 	twin_begins
@@ -109,8 +136,7 @@ check frames-agree audit
 
 # The driver domain is destroyed while the twin has the card.
 check traffic-goes-on moves u1 || tell u1
-destroyed() { local d; for d in dd u1; do xl destroy $d && gone $d || return 1; done; }
-check destroy destroyed
+check destroy destroyed dd u1 $([ $is_short ] || echo u2)
 check no-node-stays wait_for 10 eval '! xenstore-ls -f | grep "vif/[0-9]"'
 # But page tables of the place where the twin was, for the next one there.
 remember_less 128

@@ -68,7 +68,8 @@ const DOM0_MODULES: &[&str] = &["xen-pciback", "ext4", "crc32c_generic"];
 const GRUB: &str = "grub-xen-host";
 const GRUB_IMAGE: &str = "usr/lib/grub-xen/grub-x86_64-xen.bin";
 
-const DRIVER_MODULES: &[&str] = &["igb", "xen-pcifront", "xen-netfront", "xen-blkfront", "macvlan", "netconsole"];
+const DRIVER_MODULES: &[&str] =
+    &["igb", "xen-pcifront", "xen-netfront", "xen-blkfront", "8021q", "macvlan", "netconsole"];
 
 /// What gives a driver domain's drivers twins.
 const TWIN_DAEMON: &str = "twind";
