@@ -149,12 +149,7 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor, domains: &mut Domain
         let now = Instant::now();
         let due = services.iter().filter_map(Service::due).chain(disks.iter().filter_map(DiskService::due));
         let due = due.chain(domains.due(now)).chain((!is_ready).then(|| now + A_MOMENT)).min();
-        let mut limit = due.map(|due| due.saturating_duration_since(Instant::now()));
-        let mut events = Vec::new();
-        while let Some(event) = store.next_event(limit)? {
-            events.push(event);
-            limit = Some(Duration::ZERO);
-        }
+        let events = store.next_events(due.map(|due| due.saturating_duration_since(Instant::now())))?;
         take_up(config, domains, (&mut services, &mut disks), &mut store, hypervisor)?;
         for service in &mut services {
             service.set_changing(service.driver_domain().is_some_and(supervisor::is_at_work));

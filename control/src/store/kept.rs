@@ -2,10 +2,11 @@
 //!
 //! Each question costs two switches between processes, and who looks at everything whenever something happens asks the same again and again. What
 //! is at or below a watch of the connection's own is kept until an event says that it has changed: the store sends that before it answers anything
-//! that is asked later. What is not watched is asked each time. Of one thing the store does not tell: with a domain goes what belongs to it, which
+//! that is asked later. What is not watched is asked each time, and so is all else while more events have come than are heeded at once: the store's own
+//! answer is never older than what is kept. Of one thing the store does not tell: with a domain goes what belongs to it, which
 //! is in its own directory. That a domain has ended and that one has gone it tells in the same words; so somebody else is asked then which are there.
 
-use super::{Change, Client, Event, Store};
+use super::{Change, Client, Event, Store, PORTION};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -30,8 +31,12 @@ pub struct Kept<S> {
     own: BTreeSet<String>,
     values: BTreeMap<String, Option<String>>,
     names: BTreeMap<String, Vec<String>>,
+    /// Bytes of the longest path of which something was ever kept.
+    longest: usize,
     /// Those that are heeded here, and that nobody has taken.
     events: VecDeque<Event>,
+    /// So many of them at most.
+    room: usize,
 }
 
 impl<S: Store> Kept<S> {
@@ -45,7 +50,9 @@ impl<S: Store> Kept<S> {
             own: BTreeSet::new(),
             values: BTreeMap::new(),
             names: BTreeMap::new(),
+            longest: 0,
             events: VecDeque::new(),
+            room: PORTION,
         })
     }
 
@@ -54,13 +61,14 @@ impl<S: Store> Kept<S> {
         is_in(path, |place| self.watched.contains_key(place) || self.own.contains(place))
     }
 
-    /// Heeds the events that have come.
-    fn catch_up(&mut self) -> Result<()> {
-        while let Some(event) = self.store.next_event(Some(Duration::ZERO))? {
+    /// Heeds the events that have come. `false`: there may be more, and what is kept may not be true any more.
+    fn has_caught_up(&mut self) -> Result<bool> {
+        while self.events.len() < self.room {
+            let Some(event) = self.store.next_event(Some(Duration::ZERO))? else { return Ok(true) };
             self.forget(&event.path);
             self.events.push_back(event);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Something is not any more what it was: what is below may have gone with it, and what is above may have come with it.
@@ -73,8 +81,8 @@ impl<S: Store> Kept<S> {
             }
             return;
         }
-        forget_in(&mut self.values, path);
-        forget_in(&mut self.names, path);
+        forget_in(&mut self.values, path, self.longest);
+        forget_in(&mut self.names, path, self.longest);
     }
 }
 
@@ -90,27 +98,27 @@ impl Kept<Client> {
 
 impl<S: Store> Store for Kept<S> {
     fn read(&mut self, path: &str) -> Result<Option<String>> {
-        if !self.is_told(path) {
+        if !self.is_told(path) || !self.has_caught_up()? {
             return self.store.read(path);
         }
-        self.catch_up()?;
         if let Some(value) = self.values.get(path) {
             return Ok(value.clone());
         }
         let value = self.store.read(path)?;
+        self.longest = self.longest.max(path.len());
         self.values.insert(path.into(), value.clone());
         Ok(value)
     }
 
     fn list(&mut self, path: &str) -> Result<Vec<String>> {
-        if !self.is_told(path) {
+        if !self.is_told(path) || !self.has_caught_up()? {
             return self.store.list(path);
         }
-        self.catch_up()?;
         if let Some(names) = self.names.get(path) {
             return Ok(names.clone());
         }
         let names = self.store.list(path)?;
+        self.longest = self.longest.max(path.len());
         self.names.insert(path.into(), names.clone());
         Ok(names)
     }
@@ -184,12 +192,20 @@ fn is_in(path: &str, is_one: impl Fn(&str) -> bool) -> bool {
     std::iter::once(path).chain(all_above(path)).any(is_one)
 }
 
-/// Takes what is at a path, below it and above it.
-fn forget_in<T>(known: &mut BTreeMap<String, T>, path: &str) {
-    known.remove(path);
-    for above in all_above(path) {
+/// The directories that a path is in, the farthest first, as far as their paths have no more than so many bytes. How many others there are costs nothing.
+fn above_within(path: &str, longest: usize) -> impl Iterator<Item = &str> {
+    path.match_indices('/').take_while(move |(n, _)| *n <= longest).filter_map(|(n, _)| path.get(..n))
+}
+
+/// Takes what is at a path, below it and above it. No path in `known` has more than so many bytes; how deep the other one is may be a guest's choice.
+fn forget_in<T>(known: &mut BTreeMap<String, T>, path: &str, longest: usize) {
+    for above in above_within(path, longest) {
         known.remove(above);
     }
+    if path.len() > longest {
+        return;
+    }
+    known.remove(path);
     // '0' follows '/'.
     let below: Vec<String> =
         known.range(format!("{path}/")..format!("{path}0")).map(|(path, _)| path.clone()).collect();

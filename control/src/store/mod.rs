@@ -9,6 +9,9 @@ pub use kept::Kept;
 use anyhow::Result;
 use std::time::Duration;
 
+/// So many events are taken at once at most.
+const PORTION: usize = 1000;
+
 /// Something that happened below a watched path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -77,6 +80,19 @@ pub trait Store {
 
     /// The next event, if there is one within `limit`; without a limit it is waited for.
     fn next_event(&mut self, limit: Option<Duration>) -> Result<Option<Event>>;
+
+    /// The events that are there, no more than a portion of them; the first is waited for as above. Others may bring about as many as they like, and faster
+    /// than they are taken: whoever asks does something else between two portions.
+    fn next_events(&mut self, limit: Option<Duration>) -> Result<Vec<Event>> {
+        let mut events = Vec::new();
+        let mut limit = limit;
+        while events.len() < PORTION {
+            let Some(event) = self.next_event(limit)? else { break };
+            events.push(event);
+            limit = Some(Duration::ZERO);
+        }
+        Ok(events)
+    }
 }
 
 /// The directory above, unless that is a domain's own or the root.

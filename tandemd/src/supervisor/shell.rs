@@ -12,7 +12,7 @@ use crate::departure;
 use crate::device::Device;
 use crate::hypercall::{disks_of, Hypervisor, News, Switches};
 use crate::service::name_of;
-use crate::store::{Client, Event, Kept, Store};
+use crate::store::{Client, Kept, Store};
 use anyhow::{Context, Result};
 use control::Image;
 use rustix::io::Errno;
@@ -207,10 +207,7 @@ impl Shell {
             // Of the domain that is known. What xenstore says is not lost.
             return Ok(());
         }
-        let mut events: Vec<Event> = Vec::new();
-        while let Some(event) = self.store.next_event(Some(Duration::ZERO))? {
-            events.push(event);
-        }
+        let events = self.store.next_events(Some(Duration::ZERO))?;
         if events.iter().any(|event| event.token != NAMES) || self.domain.is_none() {
             self.find()?;
         } else if !events.is_empty() {

@@ -197,9 +197,17 @@ fn what_went_with_a_domain_is_not_known_any_more_and_all_else_is() {
     assert_eq!(seen.get(), 6, "each domain of which something is known is looked at once for each event");
 }
 
-/// Whatever is written by whom, what is kept is what is there.
+/// Whatever is written by whom, and however many events are heeded at once, what is kept is what is there.
 #[test]
 fn what_is_kept_is_what_is_there() {
+    for room in [1000, 5, 1] {
+        let nr_asked = keeps_what_is_there(room);
+        // It keeps something at all.
+        assert!(nr_asked < 330_000, "{nr_asked} of 360,000 questions were asked with room for {room}");
+    }
+}
+
+fn keeps_what_is_there(room: usize) -> u32 {
     let mut seed = 1_u32;
     let mut any = |n: usize| {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -207,11 +215,12 @@ fn what_is_kept_is_what_is_there() {
     };
     let paths = ["/a", "/a/b", "/a/b/c", "/a/b-c", "/a/b0", "/d", "/d/e", "/d/e/f", "/g/h"];
     let mut store = kept(&["/guard", "/a/b/c"]);
+    store.room = room;
     store.own("/g");
     let mut watched = BTreeSet::new();
     for n in 0..20_000 {
         let path = paths[any(paths.len())];
-        match any(8) {
+        match any(9) {
             0 if watched.insert(path) => store.watch(path, "t").unwrap(),
             1 if watched.remove(path) => store.unwatch(path, "t").unwrap(),
             2 if !path.starts_with("/g") => store.store.write(path, &n.to_string()),
@@ -219,11 +228,75 @@ fn what_is_kept_is_what_is_there() {
             4 => drop(store.change("/guard", &[Change::Write(path.into(), n.to_string())]).unwrap()),
             5 => drop(store.change("/guard", &[Change::Remove(path.into())]).unwrap()),
             6 => drop(store.next_event(Some(Duration::ZERO)).unwrap()),
+            7 => drop(store.next_events(Some(Duration::ZERO)).unwrap()),
             _ => {}
         }
+        assert!(store.events.len() <= room);
         for path in paths {
             assert_eq!(store.read(path).unwrap(), store.store.nodes.get(path).cloned(), "{path} after {n}");
             assert_eq!(store.list(path).unwrap(), store.store.names(path), "in {path} after {n}");
         }
     }
+    store.store.nr_asked
+}
+
+/// A store in which a guest writes faster than anybody listens.
+struct Endless {
+    nr_told: u32,
+}
+
+impl Store for Endless {
+    fn read(&mut self, _: &str) -> Result<Option<String>> {
+        Ok(Some("1".into()))
+    }
+
+    fn list(&mut self, _: &str) -> Result<Vec<String>> {
+        Ok(vec!["b".into()])
+    }
+
+    fn change(&mut self, _: &str, _: &[Change]) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn watch(&mut self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
+        self.nr_told += 1;
+        assert!(self.nr_told < 100_000, "it is listened to without an end");
+        Ok(Some(Event { path: "/a/b".into(), token: "t".into() }))
+    }
+}
+
+#[test]
+fn who_never_stops_writing_keeps_nobody_from_his_work() {
+    let mut store = Kept::new(Endless { nr_told: 0 }, |_| true).unwrap();
+    store.watch("/a", "t").unwrap();
+    for _ in 0..20 {
+        assert_eq!(store.next_events(Some(Duration::ZERO)).unwrap().len(), PORTION);
+        assert_eq!(store.read("/a/state").unwrap().as_deref(), Some("1"));
+        assert_eq!(store.list("/a").unwrap(), ["b"]);
+        assert!(store.events.len() <= PORTION);
+    }
+    assert!(store.store.nr_told < 50 * 1000, "{}", store.store.nr_told);
+}
+
+#[test]
+fn how_deep_below_all_that_is_kept_a_change_is_costs_nothing() {
+    let deep = format!("/a/b{}", "/x".repeat(1000));
+    assert_eq!(above_within(&deep, 6).collect::<Vec<_>>(), ["", "/a", "/a/b", "/a/b/x"]);
+    assert_eq!(above_within("/a/b", 100).collect::<Vec<_>>(), ["", "/a"]);
+    let mut store = kept(&["/a/b"]);
+    store.watch("/a", "t").unwrap();
+    store.read("/a/b").unwrap();
+    store.list("/a/b").unwrap();
+    assert_eq!(store.longest, 4);
+    // It is heeded, for what is above may be new.
+    store.store.write(&deep, "1");
+    assert_eq!(store.list("/a/b").unwrap(), ["x"]);
 }
