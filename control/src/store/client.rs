@@ -34,6 +34,8 @@ mod kind {
     pub const ERROR: u32 = 16;
     pub const IS_INTRODUCED: u32 = 17;
     pub const RESUME: u32 = 18;
+    /// Xen 4.9 and later.
+    pub const DIRECTORY_PART: u32 = 22;
 }
 
 /// Bytes of a message's head: kind, request, transaction, bytes that follow.
@@ -46,7 +48,7 @@ const AT_ONCE: usize = 16;
 const ONE_BY_ONE: usize = 1;
 /// As a guard: it is always there.
 const ALWAYS: &str = "/local";
-/// How often a transaction is tried that others' changes disturb.
+/// How often a transaction is tried, or a long directory read, that others' changes disturb.
 const TRIES: usize = 100;
 
 /// A connection.
@@ -154,6 +156,41 @@ impl Client {
         }
     }
 
+    /// The names in a directory that has more than fit into a message, each with a NUL behind it. `/local/domain` has with some 700 domains.
+    fn list_long(&mut self, path: &str) -> Result<Vec<u8>> {
+        for _ in 0..TRIES {
+            if let Some(names) = self.list_in_parts(path)? {
+                return Ok(names);
+            }
+        }
+        bail!("others always change what is in {path}")
+    }
+
+    /// Reads these names in parts. `None`: the directory has changed meanwhile, and the parts do not fit together. Each begins with a number that says of
+    /// which state of the directory it is; behind the last name there is one NUL more. Source: docs/misc/xenstore.txt, DIRECTORY_PART.
+    fn list_in_parts(&mut self, path: &str) -> Result<Option<Vec<u8>>> {
+        let (mut names, mut first) = (Vec::new(), None);
+        loop {
+            let body = terminated(&[path, &names.len().to_string()]);
+            let part = match self.ask(kind::DIRECTORY_PART, 0, &body)? {
+                Answer::Value(part) => part,
+                Answer::Refused(error) if error == "ENOENT" => return Ok(Some(Vec::new())),
+                Answer::Refused(error) => bail!("xenstore refuses a part of {path}: {error}"),
+            };
+            let mut halves = part.splitn(2, |byte| *byte == 0);
+            let (state, more) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
+            ensure!(!more.is_empty(), "xenstore sends a part of {path} in which there is nothing");
+            if first.get_or_insert_with(|| state.to_vec()) != state {
+                return Ok(None);
+            }
+            names.extend_from_slice(more);
+            if names == [0] || names.ends_with(&[0, 0]) {
+                names.pop();
+                return Ok(Some(names));
+            }
+        }
+    }
+
     fn must(&mut self, kind: u32, transaction: u32, body: &[u8]) -> Result<Vec<u8>> {
         match self.ask(kind, transaction, body)? {
             Answer::Value(value) => Ok(value),
@@ -257,7 +294,12 @@ impl Store for Client {
     }
 
     fn list(&mut self, path: &str) -> Result<Vec<String>> {
-        let names = self.find(kind::DIRECTORY, 0, path)?.unwrap_or_default();
+        let names = match self.ask(kind::DIRECTORY, 0, &terminated(&[path]))? {
+            Answer::Value(names) => names,
+            Answer::Refused(error) if error == "ENOENT" => Vec::new(),
+            Answer::Refused(error) if error == "E2BIG" => self.list_long(path)?,
+            Answer::Refused(error) => bail!("xenstore refuses {path}: {error}"),
+        };
         Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(text).collect())
     }
 

@@ -163,3 +163,70 @@ fn a_device_that_keeps_what_was_written_gets_the_next_when_it_has_answered() {
     over_socket(ours, ONE_BY_ONE).write(7, &[("/a", b"1"), ("/b", b"2")]).unwrap();
     store.join().unwrap();
 }
+
+/// A store with a directory of so many names that is too long for one answer. When it was asked for so many parts it is in this state, and each state has one
+/// name more than that before. Gives how many parts it was asked for.
+fn long_directory(stream: UnixStream, nr_names: usize, state: fn(usize) -> usize) -> std::thread::JoinHandle<usize> {
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    std::thread::spawn(move || {
+        let mut store = over_socket(stream, AT_ONCE);
+        let mut nr_parts = 0;
+        // Who asks closes the connection at the end.
+        while let Ok((asked, body)) = store.receive() {
+            if asked == kind::DIRECTORY {
+                store.send(kind::ERROR, 0, &terminated(&["E2BIG"])).unwrap();
+                continue;
+            }
+            assert_eq!(asked, 22, "XS_DIRECTORY_PART of xs_wire.h");
+            let asked_for: Vec<String> = body.split(|byte| *byte == 0).map(text).collect();
+            assert_eq!((asked_for.len(), asked_for[0].as_str()), (3, "/local/domain"));
+            let state = state(nr_parts);
+            let names: Vec<String> = (0..nr_names + state).map(|n| n.to_string()).collect();
+            let all = terminated(&names.iter().map(String::as_str).collect::<Vec<_>>());
+            let rest = &all[asked_for[1].parse().unwrap()..];
+            let mut answer = terminated(&[&state.to_string()]);
+            // Whole names, and one NUL more behind the last.
+            let room = MAX_BODY - answer.len() - 1;
+            let is_last = rest.len() <= room;
+            let end = if is_last { rest.len() } else { rest[..room].iter().rposition(|b| *b == 0).unwrap() + 1 };
+            answer.extend(&rest[..end]);
+            answer.extend(is_last.then_some(0));
+            store.send(kind::DIRECTORY_PART, 0, &answer).unwrap();
+            nr_parts += 1;
+        }
+        nr_parts
+    })
+}
+
+/// What `/local/domain` is told to have, and in how many parts.
+fn list_long(nr_names: usize, state: fn(usize) -> usize) -> (Result<Vec<String>>, usize) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let store = long_directory(theirs, nr_names, state);
+    let mut client = over_socket(ours, AT_ONCE);
+    let listed = client.list("/local/domain");
+    drop(client);
+    (listed, store.join().unwrap())
+}
+
+fn numbers(count: usize) -> Vec<String> {
+    (0..count).map(|n| n.to_string()).collect()
+}
+
+#[test]
+fn a_directory_that_is_too_long_for_an_answer_is_read_in_parts() {
+    for (nr_names, parts) in [(0, 1), (1, 1), (1000, 1), (3000, 4)] {
+        let (listed, nr_parts) = list_long(nr_names, |_| 0);
+        assert_eq!((listed.unwrap(), nr_parts), (numbers(nr_names), parts));
+    }
+}
+
+#[test]
+fn parts_of_a_directory_that_has_changed_meanwhile_are_not_put_together() {
+    // Before the last of four parts, and not any more while it is read anew.
+    let (listed, nr_parts) = list_long(3000, |nr_parts| usize::from(nr_parts >= 3));
+    assert_eq!((listed.unwrap(), nr_parts), (numbers(3001), 8));
+    // Before each.
+    let (listed, nr_parts) = list_long(3000, |nr_parts| nr_parts);
+    assert_eq!(listed.unwrap_err().to_string(), "others always change what is in /local/domain");
+    assert_eq!(nr_parts, 2 * TRIES);
+}
