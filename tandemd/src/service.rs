@@ -49,6 +49,8 @@ pub struct Service {
     devices: BTreeMap<Device, Option<u32>>,
     /// Those that go, and since when they show that they are closed.
     closed: BTreeMap<Device, Instant>,
+    /// When it was looked last which of them do so for long enough.
+    looked: Option<Instant>,
     /// The driver domain's place changes hands just now. What happens meanwhile is looked at when that is over.
     is_changing: bool,
     /// Those that are looked at later, and when.
@@ -91,6 +93,7 @@ impl Service {
             is_held: false,
             devices: BTreeMap::new(),
             closed: BTreeMap::new(),
+            looked: None,
             is_changing: false,
             put_off: BTreeMap::new(),
             is_asked: false,
@@ -135,9 +138,10 @@ impl Service {
         switches: &mut impl Switches,
     ) -> Result<Fate> {
         self.lines.pass(now);
-        let is_seen = self.closed.iter().filter(|(_, since)| **since + UNTIL_SEEN <= now).map(|(device, _)| *device);
+        let is_seen = self.yet_to_be_seen().filter(|(_, at)| *at <= now).map(|(device, _)| device);
         let is_due = self.put_off.iter().filter(|(_, at)| **at <= now && !self.is_changing).map(|(device, _)| *device);
         let due: BTreeSet<Device> = is_seen.chain(is_due).collect();
+        self.looked = Some(now);
         self.put_off.retain(|device, _| !due.contains(device));
         if self.is_changing {
             self.put_off.values_mut().for_each(|at| *at = (*at).max(now + A_MOMENT));
@@ -179,8 +183,15 @@ impl Service {
 
     /// When there is something to do, though nothing may happen.
     pub fn due(&self) -> Option<Instant> {
-        let seen = self.closed.values().min().map(|since| *since + UNTIL_SEEN);
-        seen.into_iter().chain(self.put_off.values().copied()).chain(self.lines.due()).min()
+        let seen = self.yet_to_be_seen().map(|(_, at)| at);
+        seen.chain(self.put_off.values().copied()).chain(self.lines.due()).min()
+    }
+
+    /// Those that show that they are closed, and when that has been seen. One that shows it still when that has come was looked at then: its front end
+    /// says that it is up, and whatever it says next is an event.
+    fn yet_to_be_seen(&self) -> impl Iterator<Item = (Device, Instant)> + '_ {
+        let all = self.closed.iter().map(|(device, since)| (*device, *since + UNTIL_SEEN));
+        all.filter(|(_, at)| self.looked.is_none_or(|looked| *at > looked))
     }
 
     /// Name of the domain whose interface is the way out.

@@ -31,6 +31,28 @@ fn a_guest_is_connected_and_detached_and_nothing_stays() {
 }
 
 #[test]
+fn a_front_end_that_comes_back_while_it_is_taken_away_keeps_nobody_awake() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, None);
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    world.detach(A);
+    daemon.run();
+    world.front(A);
+    daemon.run();
+    assert_eq!(world.state(A), (state::CLOSED, state::CLOSED));
+    assert_eq!(daemon.rests_for(), Some(UNTIL_SEEN));
+    world.lie(A, state::CONNECTED);
+    daemon.run();
+    world.wait();
+    daemon.run();
+    assert_eq!(daemon.rests_for(), None, "it waits for what the front end says next");
+    world.lie(A, state::CLOSED);
+    world.settle(&mut daemon);
+    assert_eq!((world.plugged(), world.get(&world.back(A, "state"))), (vec![], None));
+}
+
+#[test]
 fn the_rate_and_the_way_out_are_told() {
     let world = World::new();
     let mut daemon = Daemon::start(&world, Some("dd"));
