@@ -19,7 +19,7 @@
 use crate::supervisor::{candidate_of, remains_of, standby_of, Settings, UNDRAINED_DISK_MS};
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -201,6 +201,12 @@ impl Config {
             ensure!(is_whole, "[service.{name}.supervise]: there is no `driver-domain` that could be looked after");
         }
         Ok(config)
+    }
+
+    /// Services whose way out is the interface of this driver domain: one of several cards may serve several.
+    pub fn nets_of(&self, driver: &str) -> BTreeSet<String> {
+        let is_one = |service: &Service| service.kind == Kind::Net && service.driver_domain.as_deref() == Some(driver);
+        self.service.iter().filter(|(_, service)| is_one(service)).map(|(name, _)| name.clone()).collect()
     }
 
     /// Services whose driver domain is to be looked after and could not be started, and why: what its own configuration says is
@@ -437,6 +443,15 @@ mod tests {
         let config = Config::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(config.troubles().into_keys().collect::<Vec<_>>(), ["net"]);
+    }
+
+    #[test]
+    fn several_services_may_have_their_ways_out_by_one_driver_domain() {
+        let service = |name: &str, driver: &str| format!("[service.{name}]\ndriver-domain = \"{driver}\"\n");
+        let disk = service("disk", "dd") + "kind = \"disk\"\n";
+        let config = Config::parse(&(service("far", "dd") + &service("net", "dd") + &service("lab", "x") + &disk));
+        let nets = config.unwrap().nets_of("dd");
+        assert_eq!(nets.iter().map(String::as_str).collect::<Vec<_>>(), ["far", "net"]);
     }
 
     #[test]

@@ -70,19 +70,25 @@ pub trait Disks: DiskList {
     fn grant(&mut self, front: u16, slot: u32, to: u16) -> Result<u32, Errno>;
 }
 
-/// The disks of the service whose domain this is.
-pub fn disks_of(disks: &mut impl DiskList, domain: u16) -> Result<Vec<ChannelDiskStatus>, Errno> {
+/// The disks of all services.
+pub fn all_disks(disks: &mut impl DiskList) -> Result<Vec<ChannelDiskStatus>, Errno> {
     let (mut found, mut place) = (Vec::new(), 0);
     loop {
         match disks.next_disk(place) {
             Ok(status) => {
                 place = status.next;
-                found.extend(Some(status).filter(|status| status.backend == domain));
+                found.push(status);
             }
             Err(Errno::NOENT) => return Ok(found),
             Err(error) => return Err(error),
         }
     }
+}
+
+/// The disks of the service whose domain this is.
+pub fn disks_of(disks: &mut impl DiskList, domain: u16) -> Result<Vec<ChannelDiskStatus>, Errno> {
+    let all = all_disks(disks)?.into_iter();
+    Ok(all.filter(|status| status.backend == domain).collect())
 }
 
 impl Argument for ChannelDisk {}

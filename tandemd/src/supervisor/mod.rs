@@ -213,10 +213,10 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
     }
     desks().insert(service.into(), Desk { driver: driver.into(), ..Desk::default() });
     let (config, service) = (Arc::clone(config), service.to_string());
-    let (driver, settings, kind) = (driver.to_string(), settings.clone(), config.service[&service].kind);
+    let (driver, settings) = (driver.to_string(), settings.clone());
     let run = move || loop {
-        let done =
-            until_startable(&config, &service, &driver).and_then(|()| look_after(&service, kind, &driver, &settings));
+        let done = until_startable(&config, &service, &driver)
+            .and_then(|()| look_after(&config, &service, &driver, &settings));
         if let Err(error) = done {
             eprintln!("tandemd: {service}: {driver}: {error:#}");
         }
@@ -288,13 +288,13 @@ fn named(name: &str, store: &mut impl Store) -> Result<Option<u16>> {
     Ok(None)
 }
 
-fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> Result<()> {
-    let words = match kind {
+fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings) -> Result<()> {
+    let words = match config.service.get(service).map(|service| service.kind).unwrap_or_default() {
         Kind::Net => &words::NET,
         Kind::Disk => &words::DISK,
     };
     let record = record(service)?;
-    let mut shell = Shell::open(service, kind, driver, settings, record.going)?;
+    let mut shell = Shell::open(config, service, driver, settings, record.going)?;
     let mut machine = Machine::new(settings.clone(), words, record.clone());
     let mut paper = Paper::new(path(service), record);
     loop {

@@ -7,7 +7,7 @@ use super::passthrough::{self, Meeting, Sysfs};
 use super::settings::{Answers, Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, ours, pci, standby, Record, BUSY};
-use crate::config::Kind;
+use crate::config::{Config, Kind};
 use crate::departure;
 use crate::device::Device;
 use crate::hypercall::{disks_of, Hypervisor, News, Switches};
@@ -27,6 +27,7 @@ use xen_abi::sched as reason;
 
 mod beside;
 mod hands;
+mod rid;
 
 use beside::{Beside, Does};
 
@@ -113,6 +114,9 @@ pub struct Shell {
     sysfs: Sysfs,
     /// The service's own domain.
     served: Option<u16>,
+    /// Services of interfaces whose driver domain this is, and their own domains.
+    net_services: BTreeSet<String>,
+    nets: Vec<u16>,
     /// The service's switch, if it is known.
     switch: Option<u32>,
     /// How many requests for the service's disks it has answered.
@@ -126,7 +130,9 @@ pub struct Shell {
 
 impl Shell {
     /// Connects to everything. `going`: the instance that an earlier daemon found had to go.
-    pub fn open(service: &str, kind: Kind, driver: &str, settings: &Settings, going: Option<u16>) -> Result<Self> {
+    pub fn open(config: &Config, service: &str, driver: &str, settings: &Settings, going: Option<u16>) -> Result<Self> {
+        let kind = config.service.get(service).map(|service| service.kind).unwrap_or_default();
+        let net_services = config.nets_of(driver);
         let (config, devices) = (&settings.config, settings.devices(driver)?);
         let toolstack = Toolstack::open(service, config, &devices, going)?;
         let mut shell = Self {
@@ -166,6 +172,8 @@ impl Shell {
             remains: Vec::new(),
             sysfs: Sysfs::default(),
             served: None,
+            net_services,
+            nets: Vec::new(),
             switch: None,
             answered: Answered::default(),
             has_devices: (false, Duration::ZERO),
@@ -233,6 +241,7 @@ impl Shell {
     fn sort_names(&mut self) -> Result<()> {
         (self.domain, self.standby, self.candidate, self.served) = (None, None, None, None);
         self.remains.clear();
+        self.nets.clear();
         let (standby, candidate) = (standby::name_of(&self.driver), candidate_of(&self.driver));
         let remains = standby::remains_of(&self.driver);
         for id in self.named.clone() {
@@ -249,6 +258,9 @@ impl Shell {
             }
             if name == self.service {
                 self.served = Some(id);
+            }
+            if self.net_services.contains(&name) {
+                self.nets.push(id);
             }
         }
         Ok(())

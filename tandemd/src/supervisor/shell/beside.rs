@@ -1,11 +1,9 @@
 //! What takes long and is done beside all else, so that a failure meanwhile is noticed at once: one that waits is noted, or rolled back.
 
 use super::super::{snapshot, Record, RECORDS};
-use super::Shell;
-use crate::config::Kind;
-use crate::device::state;
+use super::{rid, Shell};
 use crate::hypercall::{Hypervisor, Snapshots};
-use crate::store::{Change, Client, Store};
+use crate::store::Client;
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use std::path::Path;
@@ -90,24 +88,12 @@ impl Shell {
         self.watched.take_if(|(watched, _)| *watched == domain);
         self.answered.forget(domain);
         self.unplug(domain)?;
-        self.offer_anew(domain)?;
+        rid::offer_anew(domain, &self.nets, &mut self.store)?;
         let file = snapshot::path(Path::new(RECORDS), &self.service, domain);
         let driver = self.driver.clone();
         self.begin(domain, Does::GoesBack, move |store, hypervisor| {
             snapshot::roll_back(domain, &driver, &file, store, hypervisor).map(|()| None)
         })
-    }
-
-    /// Back ends of its interfaces wait for front ends, as they did when it was noted. Where it has closed them itself, as one that reboots does, it would
-    /// close them again if it saw that before who serves them has looked at it.
-    fn offer_anew(&mut self, domain: u16) -> Result<()> {
-        let Some(served) = self.served.filter(|_| self.kind == Kind::Net) else { return Ok(()) };
-        let back = format!("/local/domain/{served}/backend/vif/{domain}");
-        for number in self.store.list(&back)? {
-            let waits = Change::Write(format!("{back}/{number}/state"), state::INIT_WAIT.to_string());
-            self.store.change(&format!("{back}/{number}/frontend"), &[waits])?;
-        }
-        Ok(())
     }
 
     /// Begins that, which may have something to say at its end.

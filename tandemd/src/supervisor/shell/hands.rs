@@ -3,13 +3,10 @@
 use super::super::passthrough::{self, Party};
 use super::super::settings::Answers;
 use super::super::{ours, pci, standby};
-use super::{taken_by, waits_for, Shell};
-use crate::hypercall::{disks_of, Disks, Switches};
-use crate::look::vifs;
+use super::{rid, taken_by, waits_for, Shell};
 use crate::service::name_of;
 use crate::store::{Change, Store};
 use anyhow::{Context, Result};
-use rustix::io::Errno;
 
 impl Shell {
     /// One that waits gets to know the PCI back end, and those who serve guests get to know it.
@@ -81,35 +78,15 @@ impl Shell {
         Ok(self.vms.get(&domain).cloned())
     }
 
-    /// Takes its interfaces out of the switch, and guests' disks from it. Who serves them knows by its name that it is not asked again.
+    /// Takes all from it that it serves guests by. Who serves them knows by its name that it is not asked again.
     pub(super) fn unplug(&mut self, domain: u16) -> Result<()> {
-        let Some(served) = self.served else { return Ok(()) };
-        self.detach(domain)?;
-        for vif in vifs(&mut self.hypervisor)? {
-            if vif.guest != domain || vif.backend != served {
-                continue;
-            }
-            match self.hypervisor.disconnect(vif.vif) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(error).context("its interface cannot be taken out of the switch"),
-            }
-        }
-        Ok(())
+        rid::of_disks(domain, &mut self.hypervisor)?;
+        rid::of_interfaces(domain, &mut self.hypervisor)
     }
 
     /// Takes guests' disks from it: what it has not answered, or with an error that no guest was told yet, waits for the next one.
     pub(super) fn detach(&mut self, domain: u16) -> Result<()> {
-        let Some(served) = self.served else { return Ok(()) };
-        for disk in disks_of(&mut self.hypervisor, served).context("the list of disks")? {
-            if disk.back != domain {
-                continue;
-            }
-            match self.hypervisor.give_up_disk(disk.disk, false) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(error).context("a disk cannot be taken from it"),
-            }
-        }
-        Ok(())
+        rid::of_disks(domain, &mut self.hypervisor)
     }
 
     /// It gets the driver domain's name: who serves its interface looks at that anew, since it is the way out now, and who serves disks looks for it
