@@ -34,9 +34,14 @@ const MOST_CHARS: usize = 256;
 /// Functions in its list.
 const MOST_UPCALLS: usize = 64;
 
+/// Words that another domain chose, without control characters, which a terminal would obey and which would end a line of a log; and not endless.
+#[must_use]
+pub fn tamed(words: &str) -> String {
+    words.chars().filter(|c| !c.is_control()).take(MOST_CHARS).collect()
+}
+
 fn tame(words: &mut String) {
-    let kept: String = words.chars().filter(|c| !c.is_control()).take(MOST_CHARS).collect();
-    *words = kept;
+    *words = tamed(words);
 }
 
 impl Answer {

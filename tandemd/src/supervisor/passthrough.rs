@@ -13,6 +13,7 @@ use crate::hypercall::{Passthrough, Resource};
 use crate::service::name_of;
 use crate::store::{Change, Store};
 use anyhow::{bail, ensure, Context, Result};
+use control::told::tamed;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -431,7 +432,7 @@ fn answer(
     let mut number = |key: &str| -> Result<u32> {
         let path = format!("{}/{key}", front(domain));
         let said = store.read(&path)?.with_context(|| format!("there is no {path}"))?;
-        said.parse().with_context(|| format!("{path} is {said}"))
+        said.parse().with_context(|| format!("{path} is {}", tamed(&said)))
     };
     let (ring, port) = (number("pci-op-ref")?, number("event-channel")?);
     let mut functions = Vec::new();

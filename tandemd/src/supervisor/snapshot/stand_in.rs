@@ -10,6 +10,7 @@
 
 use crate::hypercall::foreign::WORDS;
 use anyhow::{bail, ensure, Context, Result};
+use control::told::tamed;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -115,8 +116,8 @@ impl<'a> StandIn<'a> {
                     }
                 }
                 ERROR if of == request => {
-                    let why = String::from_utf8_lossy(&body).trim_end_matches('\0').to_string();
-                    bail!("xenstore refuses {}: {why}", parts.join(" "));
+                    // Another domain may write into the ring.
+                    bail!("xenstore refuses {}: {}", parts.join(" "), tamed(&String::from_utf8_lossy(&body)));
                 }
                 _ if of == request && said == kind => return Ok(heard),
                 _ => heard.has_answers = true,
@@ -276,6 +277,24 @@ mod tests {
         let heard = beside(tells, || StandIn::new(&page, &mut wake).ask(READ, &["name"]));
         let error = heard.unwrap_err().to_string();
         assert!(error.contains("too much"), "{error}");
+    }
+
+    #[test]
+    fn what_is_said_in_its_ring_instead_of_xenstore_writes_no_lines_into_the_log() {
+        let page = page();
+        let body = b"EINVAL\n\x1b[2Jdisk: domain 5 is well\0\0\0";
+        let message: Vec<u8> = [ERROR, FIRST_REQUEST + 1, 0, u32::try_from(body.len()).unwrap()]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .chain(*body)
+            .collect();
+        for (n, word) in message.chunks(4).enumerate() {
+            page[RING / 4 + n].store(u32::from_le_bytes(word.try_into().unwrap()), Ordering::Relaxed);
+        }
+        page[RSP_PROD].store(u32::try_from(message.len()).unwrap(), Ordering::Relaxed);
+        let mut wake = || Ok(());
+        let error = StandIn::new(&page, &mut wake).ask(READ, &["name"]).unwrap_err().to_string();
+        assert_eq!(error, "xenstore refuses name: EINVAL[2Jdisk: domain 5 is well");
     }
 
     #[test]

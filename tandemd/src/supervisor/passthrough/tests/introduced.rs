@@ -93,6 +93,18 @@ fn what_one_that_knows_the_back_end_asks_the_hypervisor_answers() {
 }
 
 #[test]
+fn what_its_front_end_says_instead_of_a_number_writes_no_lines_into_the_log() {
+    let files = Files::new("tamed");
+    let (mut nodes, mut machine) = (nodes(), Machine::default());
+    let ring = "/local/domain/8/device/pci/0/pci-op-ref";
+    nodes.set(ring, "nine\ndisk: all is well\u{1b}[2J");
+    let error = answer(8, &[NIC], &files.0, &mut nodes, &mut machine).unwrap_err();
+    let said = format!("{error:#}");
+    assert!(said.starts_with(&format!("{ring} is ninedisk: all is well[2J")), "{said}");
+    assert!(!said.contains(char::is_control), "{said:?}");
+}
+
+#[test]
 fn who_is_forgotten_leaves_nothing_unless_he_has_a_device() {
     let files = Files::new("forgotten");
     let (mut nodes, mut machine) = (nodes(), Machine::default());
