@@ -73,6 +73,8 @@ pub struct DiskService {
     bad_media: BTreeMap<Device, &'static str>,
     /// Of each, what went wrong with it last and was said.
     troubles: BTreeMap<Device, String>,
+    /// Those whose back ends wait for their media, and since when; `None`: that was said.
+    without_medium: BTreeMap<Device, Option<Instant>>,
     /// Places for its disks' back ends.
     nr_slots: u32,
     /// What was done for each, and said of it.
@@ -127,6 +129,7 @@ impl DiskService {
             bad_rings,
             bad_media: BTreeMap::new(),
             troubles: BTreeMap::new(),
+            without_medium: BTreeMap::new(),
             nr_slots: SLOTS,
             looks: Looks::new(),
             lines: Lines::new(),
@@ -197,6 +200,7 @@ impl DiskService {
             named.extend(self.connected.keys());
             self.troubles.retain(|device, _| named.contains(device));
             self.bad_media.retain(|device, _| named.contains(device));
+            self.without_medium.retain(|device, _| named.contains(device));
             self.unsettled.retain(|device| named.contains(device));
             self.next_look = now + UNTIL_NEXT;
         } else if is_due {
@@ -331,6 +335,9 @@ impl DiskService {
             Some(_) => (state::CLOSED, state::UNKNOWN),
             None => (state::UNKNOWN, state::UNKNOWN),
         };
+        let waits_in =
+            place.map(|place| place.driver).filter(|_| (near, far) == (state::INITIALISED, state::INIT_WAIT));
+        self.tell_without_medium(device, waits_in, now);
         let shown = state_of(&path)?;
         let back = match store.read(&format!("{path}/frontend"))? {
             None => None,

@@ -97,3 +97,27 @@ fn a_guest_keeps_a_medium_that_has_grown_if_its_target_names_it_and_is_told_of_i
     }
     assert_eq!(bench.world().shown.len(), 4);
 }
+
+#[test]
+fn a_disk_that_is_given_no_medium_though_it_is_reminded_is_told_of_once() {
+    let mut bench = Bench::new();
+    let told = |bench: &Bench, driver: u16| {
+        let is_it = |line: &&String| line.contains(&format!("in domain {driver} has had no medium for 30 s"));
+        bench.service.lines.said.iter().filter(is_it).count()
+    };
+    bench.world().has_no_medium = true;
+    bench.world().create_driver(5);
+    (0..90).for_each(|_| bench.step());
+    assert_eq!(told(&bench, 5), 0, "27 s may be what it takes");
+    (0..300).for_each(|_| bench.step());
+    assert_eq!((told(&bench, 5), bench.back()), (1, None));
+    bench.world().has_no_medium = false;
+    bench.run();
+    assert_eq!((told(&bench, 5), bench.back()), (1, Some(5)));
+    // The next one has none either.
+    bench.world().destroy_driver(5);
+    bench.world().has_no_medium = true;
+    bench.world().create_driver(6);
+    (0..300).for_each(|_| bench.step());
+    assert_eq!((told(&bench, 5), told(&bench, 6)), (1, 1));
+}

@@ -26,6 +26,8 @@ pub struct World {
     pub refuses: bool,
     /// It has no memory for pages.
     pub has_no_memory: bool,
+    /// The driver domain's script finds none.
+    pub has_no_medium: bool,
     /// What driver domains say of the medium that they have, if that is not the usual one.
     pub medium: Vec<(&'static str, &'static str)>,
     /// States that the guest was shown.
@@ -159,7 +161,7 @@ impl crate::fake_store::World for World {
                 self.shown.push(state);
             }
             // What a script does that looks again.
-            Change::Repeat(path) => {
+            Change::Repeat(path) if !self.has_no_medium => {
                 let far = path.strip_suffix("/state").expect("a state");
                 self.set(&format!("{far}/physical-device"), "103:0");
             }
