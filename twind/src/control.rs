@@ -1,11 +1,12 @@
 //! What is asked of the daemon: at its socket, by whoever is root here, and by xenstore, from domain 0.
 
 use crate::live::Live;
-use crate::twin::{Command, Handle, Twin};
+use crate::twin::{Command, Driver, Handle, Twin};
 use control::request::{Mode, Which};
 use control::store::Client;
 use control::{errand, socket, Answer, Request, Told};
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,11 +20,19 @@ impl Twins {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins with one more.
-    pub fn add(&self, name: &str, twin: Twin<Live>) -> Result<Arc<Handle>, String> {
-        let handle = Arc::new(twin.start()?);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), Arc::clone(&handle));
-        Ok(handle)
+    /// The twin of this interface; if there is none, that which is made. Two who ask at once get the same one: nobody else looks meanwhile.
+    pub fn known_or_begun<D: Driver + AsFd + Send + 'static>(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Result<Twin<D>, String>,
+    ) -> Result<Arc<Handle>, String> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(name) {
+            return Ok(Arc::clone(known));
+        }
+        let begun = Arc::new(make()?.start()?);
+        all.insert(name.into(), Arc::clone(&begun));
+        Ok(begun)
     }
 
     /// All of them go.
@@ -90,11 +99,9 @@ impl Twins {
 
     /// The twin that is meant; that of an interface that is named is begun with if there is none.
     fn known_or_new(&self, which: &Which) -> Result<Arc<Handle>, String> {
-        let Some(name) = which.interface.as_ref().filter(|name| !self.all().contains_key(*name)) else {
-            return self.one(which);
-        };
+        let Some(name) = &which.interface else { return self.one(which) };
         let vif = which.vif.unwrap_or(0);
-        self.add(name, Twin::new(Live::of(name, None)?, name, vif, Mode::TwinMirror, label(name)))
+        self.known_or_begun(name, || Ok(Twin::new(Live::of(name, None)?, name, vif, Mode::TwinMirror, label(name))))
     }
 }
 

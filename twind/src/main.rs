@@ -163,7 +163,7 @@ fn run() -> Result<(), String> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| format!("signals: {error}"))?;
     let twins = Twins::default();
     for (name, twin) in loaded {
-        twins.add(name, twin)?;
+        twins.known_or_begun(name, || Ok(twin))?;
     }
     control::begin(&twins, listener);
     signals.forever().next();

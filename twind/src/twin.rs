@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::mpsc::{channel, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use twind::device::{State, Status};
 
@@ -324,6 +324,7 @@ impl<D: Driver + AsFd + Send + 'static> Twin<D> {
         Ok(Handle { commands, wake, told })
     }
 
+    /// Until nobody has its handle any more.
     fn run(&mut self, wanted: &Receiver<(Command, Done)>, mut woken: &UnixStream) {
         loop {
             if let Err(why) = self.look() {
@@ -331,8 +332,13 @@ impl<D: Driver + AsFd + Send + 'static> Twin<D> {
             }
             self.wait(woken);
             let _ = woken.read(&mut [0; 64]);
-            while let Ok((command, done)) = wanted.try_recv() {
-                let _ = done.send(self.serve(command));
+            loop {
+                match wanted.try_recv() {
+                    Ok((command, done)) => drop(done.send(self.serve(command))),
+                    Err(TryRecvError::Empty) => break,
+                    // Nobody can ask any more.
+                    Err(TryRecvError::Disconnected) => return,
+                }
             }
         }
     }

@@ -1,7 +1,12 @@
 //! A driver and a module that are made of a few numbers.
 
 use super::*;
+use crate::control::Twins;
 use control::told::{Aborted, Upcall};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Barrier;
+use std::time::Duration;
 use twin_abi::op::TwinStats;
 use twind::device::Call;
 
@@ -18,6 +23,14 @@ struct Fake {
     has_no_stlb: bool,
     /// Of the twin that was loaded last.
     mode: Mode,
+    /// The module's file, and its other end as long as nobody takes it.
+    file: (UnixStream, Option<UnixStream>),
+}
+
+impl AsFd for Fake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.0.as_fd()
+    }
 }
 
 impl Driver for Fake {
@@ -90,6 +103,7 @@ impl Driver for Fake {
 
 fn twin(wanted: Mode) -> Twin<Fake> {
     let (state, is_up, is_there, is_disabled) = (State::Empty, true, true, false);
+    let (file, other) = UnixStream::pair().unwrap();
     let fake = Fake {
         state,
         is_up,
@@ -100,6 +114,7 @@ fn twin(wanted: Mode) -> Twin<Fake> {
         attach_fails: false,
         has_no_stlb: false,
         mode: Mode::Vm,
+        file: (file, Some(other)),
     };
     Twin::new(fake, "eth0", 2, wanted, String::new())
 }
@@ -227,4 +242,36 @@ fn a_card_that_cannot_be_had_is_tried_again() {
     twin.driver.attach_fails = false;
     twin.look().unwrap();
     assert_eq!((told(&twin), twin.said.as_str()), (ATTACHED, "attached"));
+}
+
+#[test]
+fn the_thread_of_one_that_nobody_can_ask_any_more_ends_and_leaves_the_module() {
+    let mut twin = twin(Mode::Vm);
+    let mut module = twin.driver.file.1.take().unwrap();
+    module.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let handle = twin.start().unwrap();
+    handle.ask(Command::Look).unwrap();
+    drop(handle);
+    assert_eq!(module.read(&mut [0]).unwrap(), 0, "its file is closed");
+}
+
+#[test]
+fn who_load_one_twin_at_once_have_one() {
+    const MANY: u32 = 8;
+    let (twins, nr_made) = (Twins::default(), AtomicU32::new(0));
+    let barrier = Barrier::new(MANY as usize);
+    std::thread::scope(|threads| {
+        let load = || {
+            barrier.wait();
+            let make = || {
+                nr_made.fetch_add(1, Ordering::Relaxed);
+                // What finding the driver takes.
+                std::thread::sleep(Duration::from_millis(20));
+                Ok(twin(Mode::TwinMirror))
+            };
+            twins.known_or_begun("eth0", make).unwrap().ask(Command::Load).unwrap();
+        };
+        (0..MANY).for_each(|_| drop(threads.spawn(load)));
+    });
+    assert_eq!(nr_made.load(Ordering::Relaxed), 1);
 }
