@@ -10,6 +10,10 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// So long after domain 0 could not be served that is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The twins of this domain, by their interfaces.
 #[derive(Clone, Default)]
@@ -116,12 +120,38 @@ pub fn begin(twins: &Twins, listener: UnixListener) {
     socket::serve(listener, move |request| asked.answer(&request));
     let asked = twins.clone();
     std::thread::spawn(move || {
-        if let Err(error) = serve_store(&asked) {
-            println!("twind: domain 0 cannot ask: {error:#}");
-        }
+        let say = |why: &str| println!("twind: domain 0 cannot ask, and it is tried again: {why}");
+        serve_on(
+            || serve_store(&asked),
+            say,
+            || {
+                std::thread::sleep(AGAIN);
+                true
+            },
+        );
     });
 }
 
+/// Serves, and begins anew when that has failed, as long as it `goes_on`. What went wrong is said once, until it is something else.
+fn serve_on(
+    mut serve: impl FnMut() -> Result<(), control::Error>,
+    mut say: impl FnMut(&str),
+    mut goes_on: impl FnMut() -> bool,
+) {
+    let mut said = String::new();
+    while let Err(error) = serve() {
+        let why = format!("{error:#}");
+        if why != said {
+            say(&why);
+            said = why;
+        }
+        if !goes_on() {
+            return;
+        }
+    }
+}
+
+/// By a connection of its own, until that or something else fails.
 fn serve_store(twins: &Twins) -> Result<(), control::Error> {
     let mut store = Client::open()?;
     let mut server = errand::Server::begin(&mut store, errand::OWN)?;
@@ -157,5 +187,21 @@ mod tests {
         assert!(said(r#"{"command":"unload","which":{"interface":"eth9"}}"#).contains("eth9 has no twin"));
         assert!(said(r#"{"command":"mode","mode":"vm","which":{"vif":3}}"#).contains("which interface"));
         assert!(said(r#"{"command":"mode","mode":"twin-stlb"}"#).contains("which interface"));
+    }
+
+    #[test]
+    fn who_cannot_be_served_is_served_again_and_that_is_said_once() {
+        let (mut nr_tries, mut said) = (0, Vec::new());
+        let serve = || {
+            nr_tries += 1;
+            Err(control::Error::msg(if nr_tries < 5 { "xenstore has gone" } else { "another" }))
+        };
+        let mut left = 9;
+        let goes_on = || {
+            left -= 1;
+            left > 0
+        };
+        serve_on(serve, |why| said.push(why.to_string()), goes_on);
+        assert_eq!((nr_tries, said), (9, vec!["xenstore has gone".to_string(), "another".to_string()]));
     }
 }
