@@ -1,22 +1,22 @@
 //! A service: looks at its devices when something happened, and does what `device` says is to be done.
 
 use crate::config::Weights;
-use crate::device::{self, state, Back, Device, Seen, Step};
+use crate::device::{self, state, Device, Step};
 use crate::hypercall::Switches;
 use crate::often::{Lines, Looks};
 use crate::store::{Change, Event, Store};
-use crate::supervisor::{candidate_of, link_of, remains_of, standby_of};
+use crate::supervisor::{link_of, remains_of};
 use anyhow::{Context, Result};
 use channel::vif::features::OFFER;
 use places::{Places, ALL};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use xen_abi::channel_op::ChannelStatus;
 
 mod places;
 pub use places::name_of;
 mod plug;
+mod seen;
 #[cfg(test)]
 mod tests;
 
@@ -257,75 +257,6 @@ impl Service {
         Ok(())
     }
 
-    fn look(
-        &mut self,
-        device: Device,
-        now: Instant,
-        store: &mut impl Store,
-        switches: &mut impl Switches,
-    ) -> Result<Seen> {
-        let back = self.at.back(device);
-        let number = |value: Option<String>| value.and_then(|v| v.parse().ok()).unwrap_or(state::UNKNOWN);
-        let back = match store.read(&format!("{back}/frontend"))? {
-            None => None,
-            Some(_) => Some(Back {
-                state: number(store.read(&format!("{back}/state"))?),
-                online: store.read(&format!("{back}/online"))?.as_deref() == Some("1"),
-                is_seen_closed: false,
-            }),
-        };
-        let goes = |back: &Back| !back.online && back.state == state::CLOSED;
-        let back = if back.as_ref().is_some_and(goes) {
-            let since = *self.closed.entry(device).or_insert(now);
-            back.map(|back| Back { is_seen_closed: since + UNTIL_SEEN <= now, ..back })
-        } else {
-            self.closed.remove(&device);
-            back
-        };
-        let shown = number(store.read(&format!("{}/state", places::front(device)))?);
-        let front = self.front_of(device, shown, store)?;
-        if front == state::INITIALISING && is_up(shown) {
-            // It is plugged in as soon as it has its place and a link. The store is asked before that.
-            self.keys_of(device, store)?;
-        }
-        let is_same = |status: &ChannelStatus| {
-            (status.guest, status.device, status.backend) == (device.guest, device.number, self.at.domain)
-        };
-        let plugged = self.devices.get(&device).copied().flatten();
-        let is_plugged = match plugged.map(|vif| switches.status(vif)) {
-            Some(Ok(status)) => is_same(&status),
-            None | Some(Err(Errno::NOENT)) => false,
-            Some(Err(error)) => return Err(error).context("what an interface is"),
-        };
-        if plugged.is_some() && !is_plugged {
-            // Its guest has closed a port, or is gone.
-            self.devices.insert(device, None);
-        }
-        Ok(Seen { back, front, is_plugged })
-    }
-
-    /// What the state of a front end is taken for. That of a domain that waits to take the driver domain's place is plugged in when that has
-    /// its name, and does not say that its link is down; that of one that has lost its place begins anew, whatever it says: if it is rolled back it is as far
-    /// as it was, and closes when it sees a back end that has.
-    fn front_of(&self, device: Device, shown: u32, store: &mut impl Store) -> Result<u32> {
-        let Some(driver) = self.driver_domain.as_ref().filter(|_| shown != state::UNKNOWN) else { return Ok(shown) };
-        let name = store.read(&name_of(device.guest))?;
-        Ok(match name {
-            Some(name) if name == remains_of(driver) => state::INITIALISING,
-            _ if !is_up(shown) => shown,
-            Some(name) if [standby_of(driver), candidate_of(driver)].contains(&name) => state::INITIALISING,
-            Some(name) if name == *driver => {
-                let is_down = store.read(&link_of(device.guest))?.is_some_and(|link| link == "down");
-                if is_down {
-                    state::INITIALISING
-                } else {
-                    shown
-                }
-            }
-            _ => shown,
-        })
-    }
-
     fn take(&mut self, step: Step, device: Device, store: &mut impl Store, switches: &mut impl Switches) -> Result<()> {
         let path = self.at.back(device);
         let write = |key: &str, value: &str| Change::Write(format!("{path}/{key}"), value.into());
@@ -400,9 +331,4 @@ impl Service {
         }
         Ok(())
     }
-}
-
-/// Whether a front end has written its keys.
-fn is_up(front: u32) -> bool {
-    matches!(front, state::INITIALISED | state::CONNECTED)
 }
