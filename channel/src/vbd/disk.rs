@@ -306,7 +306,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             if self.has_given_up {
                 self.answer_all(grants, frames, budget);
             }
-            self.take_all(grants, frames, now, budget);
+            let lacks_pages = !self.take_all(grants, frames, now, budget);
             served.tell_back |= self.go_on(turns, frames);
             if !is_known {
                 again_at = Some(now().saturating_add(WORD_NS));
@@ -316,7 +316,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
                 served.more = self.link.is_some() || self.has_given_up;
                 break;
             }
-            let left = self.ask_for_events(now, may_be_late);
+            let left = self.ask_for_events(lacks_pages, now, may_be_late);
             served.is_late = left == Left::Late;
             if left != Left::Work {
                 break;
@@ -469,29 +469,30 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.answer(answer);
     }
 
-    /// Requests of the guest's.
+    /// Requests of the guest's. `false`: the next one has to wait for pages.
     fn take_all<G: Grants<Frame = F>>(
         &mut self,
         grants: &mut G,
         frames: &impl Frames<F>,
         now: &impl Fn() -> u64,
         budget: &mut u32,
-    ) {
+    ) -> bool {
         let mut begun_at = None;
         while *budget > 0 && (self.link.is_some() || self.has_given_up) && self.dead.is_none() {
             match self.ring.available() {
-                Ok(0) => return,
+                Ok(0) => return true,
                 Ok(_) => {}
                 Err(error) => {
                     self.dead = Some(error);
-                    return;
+                    return true;
                 }
             }
             let taken_at = *begun_at.get_or_insert_with(now);
             if !self.take(grants, frames, taken_at, budget) {
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// The next request. `false`: it has to wait for pages.
@@ -582,8 +583,8 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         }
     }
 
-    /// Before it is left alone.
-    fn ask_for_events(&mut self, now: &impl Fn() -> u64, may_be_late: &impl Fn() -> bool) -> Left {
+    /// Before it is left alone. `lacks_pages`: the guest's next request has to wait for them.
+    fn ask_for_events(&mut self, lacks_pages: bool, now: &impl Fn() -> u64, may_be_late: &impl Fn() -> bool) -> Left {
         if self.link.is_none() && !self.has_given_up {
             return Left::Asleep;
         }
@@ -608,8 +609,8 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
                 }
             }
         }
-        // Who has to wait for pages is looked at when there are answers.
-        if self.dead.is_none() && !matches!(self.ring.available(), Ok(1..)) {
+        // Who has to wait for pages is looked at when there are answers. Not so who has asked for something a moment ago.
+        if self.dead.is_none() && !lacks_pages {
             let under_way = if self.link.is_some() { self.journal.len().into() } else { 0 };
             let (ahead, end) = after(&self.guest_end, self.ring.req_cons(), under_way);
             match self.ring.ask_for_event(ahead) {

@@ -19,6 +19,7 @@ mod elevator;
 mod errors;
 mod late;
 mod lost;
+mod meanwhile;
 mod shares;
 
 use bench::{pages, Bench};
