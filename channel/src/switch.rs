@@ -102,7 +102,9 @@ pub enum Onward {
     Goes,
     /// It waits on: the port is gone, or drained. Who has seen to that looks after what waits for it.
     Stays,
-    /// It does not go there any more.
+    /// It goes to this port now: the way out is another, or its sender has changed it.
+    Elsewhere(PortId),
+    /// It goes nowhere any more.
     Not,
 }
 
@@ -382,8 +384,9 @@ impl Table {
         }
         match forward {
             Forward::To(port) if port == to => Onward::Goes,
+            Forward::To(port) => Onward::Elsewhere(port),
             Forward::Flood => Onward::Goes,
-            _ => Onward::Not,
+            Forward::Drop(_) => Onward::Not,
         }
     }
 

@@ -315,6 +315,35 @@ static void ends_go(void)
 	unload_card();
 }
 
+/* What waits for the domain's interface goes by the card that comes, but for what is the domain's own. */
+static void card_comes(void)
+{
+	enum { NR = 12 };
+	disconnect_front(&out);
+	close_ports(&out);
+	make_front(&out, 1, 0);
+	connect_front(&out, switch_name, SG | UPLINK);
+	make_frame(stranger, b.mac, 60, 7);
+	for (u32 n = 0; n < NR; n++)
+		put(&b, 60, 60);
+	make_frame(out.mac, b.mac, 60, 8);
+	memcpy(b.page[TX_DATA + 1], frame, 60);
+	put_slot(&b, b.first_ref + TX_DATA + 1, 0, 0, 60);
+	check_result(kick_tx(&b), 0, "a kick");
+	check(nr_answers(&b) == 0, "%u are answered that wait for an interface without room", nr_answers(&b));
+	begin();
+	UNTIL(card->nr_sent == NR, "what waited for the interface");
+	card->nr_gone = card->nr_sent;
+	interrupt("what waited for the interface");
+	post(&out, 8);
+	UNTIL(nr_answers(&b) == NR + 1, "what waited for the interface");
+	answered(&b, NR + 1, "what waited for the interface");
+	check_received(&out, 60, "the domain's own");
+	check_nothing(&out, "what goes by the card");
+	audit();
+	end();
+}
+
 void ports(void)
 {
 	make_front(&b, 2, 0);
@@ -324,6 +353,7 @@ void ports(void)
 	cut_and_summed();
 	turns();
 	ends_go();
+	card_comes();
 	disconnect_front(&b);
 	close_ports(&b);
 }

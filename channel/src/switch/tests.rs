@@ -146,10 +146,24 @@ fn what_waits_for_a_way_out_stays_when_that_is_drained_or_gone() {
     for table in [&whole, &drained, &gone] {
         assert_eq!(onward(table, PortId(3), mac(3)), Onward::Goes);
         assert_eq!(onward(table, PortId(3), ALL), Onward::Goes);
-        assert_eq!(onward(table, PortId(3), STRANGER), Onward::Not, "its sender has changed it");
         assert_eq!(onward(table, PortId(9), mac(3)), Onward::Stays, "a guest that is gone");
     }
-    assert_eq!(onward(&whole, UP, mac(3)), Onward::Not);
+    // Its sender has changed it.
+    assert_eq!(onward(&whole, UP, mac(3)), Onward::Elsewhere(PortId(3)));
+    assert_eq!(onward(&whole, PortId(3), STRANGER), Onward::Elsewhere(UP));
+    assert_eq!([&drained, &gone].map(|table| onward(table, PortId(3), STRANGER)), [Onward::Not; 2]);
+}
+
+/// What the driver's domain was to send before its card had a twin goes by the card, and what is its own does not.
+#[test]
+fn what_waits_for_an_interface_goes_by_the_card_that_is_the_way_out_instead() {
+    let out = |kind| Port { kind, ..ports(1, false)[1] };
+    let before = Table::build(1, &[out(Kind::Uplink), guest(2)]).unwrap();
+    let after = Table::build(2, &ports(1, false)).unwrap();
+    let onward = |table: &Table, address| table.onward(DRIVER, table.forward(PortId(2), &frame(address, mac(2))));
+    assert_eq!([STRANGER, ALL, mac(1)].map(|address| onward(&before, address)), [Onward::Goes; 3]);
+    assert_eq!(onward(&after, STRANGER), Onward::Elsewhere(UP));
+    assert_eq!([ALL, mac(1)].map(|address| onward(&after, address)), [Onward::Goes; 2]);
 }
 
 #[test]

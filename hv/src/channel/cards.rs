@@ -9,7 +9,6 @@ use super::uplink::{self, Uplink};
 use crate::arch::tsc;
 use crate::domain;
 use crate::mem::frames;
-use crate::sched::timers;
 use crate::twin::net::{Card, Takes};
 use hv_core::map;
 use xen_abi::errno::Errno;
@@ -49,7 +48,7 @@ pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(
     let mut config = CONFIG.lock();
     let attached = Attached { card, domain, device };
     let (interface, plugged) = config.vifs.iter().find(|(_, p)| attached.is_of(p)).ok_or(Errno::ENODEV)?;
-    let switch = plugged.request.switch;
+    let (switch, receiver) = (plugged.request.switch, plugged.handle);
     if card_of(&config, switch).is_some() || config.cards.contains_key(&card.place()) {
         return Err(Errno::EBUSY);
     }
@@ -61,9 +60,9 @@ pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(
         uplink::take_out(card);
         return Err(errno);
     }
-    // What waits for the interface does not go there any more.
+    // What waits for the interface goes by the card, but for what is its domain's.
     let now = tsc::now_ns();
-    timers::arm_channels(now);
+    held::put_all(receiver, now);
     held::go_on(switch, now);
     Ok(())
 }

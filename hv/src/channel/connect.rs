@@ -147,10 +147,8 @@ impl Config {
         if let Some(card) = card_of(self, switch) {
             return uplink::take_back(card);
         }
-        let Some(out) = self.way_out(switch) else { return };
-        let first = || out.handle.sides().rx.lock().as_deref_mut()?.backlog.pop(now);
-        while let Some(item) = first() {
-            held::put(item);
+        if let Some(out) = self.way_out(switch) {
+            held::put_all(out.handle, now);
         }
     }
 

@@ -4,7 +4,7 @@
 //! way out again they go there, in their order and before what came later; when none comes in time they are lost, as without a wait.
 
 use super::traffic::{self, Again, Batch, Budget};
-use super::vif::{Item, Tx, VIFS};
+use super::vif::{Handle, Item, Tx, VIFS};
 use super::{switch, timed};
 use crate::arch::tsc;
 use crate::domain::Domain;
@@ -54,8 +54,9 @@ pub fn send(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
         let item = Item { sender: tx.line.handle, token, progress: Progress::default() };
         let is_done = match way {
             Some(way) => match Again::of(tx).onward(tx, way, token) {
-                Onward::Goes => {
-                    Batch { table, switch: tx.line.switch, now, may_wait: true, budget }.pass(tx, way, item)
+                onward @ (Onward::Goes | Onward::Elsewhere(_)) => {
+                    let port = if let Onward::Elsewhere(port) = onward { port } else { way };
+                    Batch { table, switch: tx.line.switch, now, may_wait: true, budget }.pass(tx, port, item)
                 }
                 Onward::Stays => !keep(tx, token, now),
                 Onward::Not => true,
@@ -92,6 +93,14 @@ pub fn put(item: Item) {
         }
     }
     traffic::done(item);
+}
+
+/// What waits for an interface that was the way out waits for the next. No lock of an interface's may be held.
+pub fn put_all(receiver: Handle, now: u64) {
+    let first = || receiver.sides().rx.lock().as_deref_mut()?.backlog.pop(now);
+    while let Some(item) = first() {
+        put(item);
+    }
 }
 
 /// What waits at the interfaces of a switch is looked at, since it has a way out again, or the wait is another. No lock of an interface's may

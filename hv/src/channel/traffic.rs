@@ -348,13 +348,21 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
     };
     let (Some(from), Some(to)) = (tx.line.guest(), rx.line.guest()) else { return false };
     let before = item.progress;
-    let is_done = match Again::of(tx).onward(tx, PortId(handle.place()), item.token) {
+    let mut again = Again::of(tx);
+    let is_done = match again.onward(tx, PortId(handle.place()), item.token) {
         Onward::Goes => {
             budget.spend(tx.packet.len());
             deliver(rx, &to, tx.packet.view(), &mut item.progress)
         }
         Onward::Stays => false,
-        Onward::Not => true,
+        // A card is the way out now instead of this interface.
+        Onward::Elsewhere(port) if again.is_way_out(port) => {
+            rx.backlog.pop(now);
+            drop(side);
+            again.pass(tx, &from, port, item, now, budget);
+            return true;
+        }
+        Onward::Elsewhere(_) | Onward::Not => true,
     };
     if !is_done {
         if let Some(first) = rx.backlog.first() {
@@ -391,6 +399,27 @@ impl Again {
             }
             _ => Onward::Not,
         }
+    }
+
+    /// Is a port the way out?
+    fn is_way_out(&self, port: PortId) -> bool {
+        self.table.as_ref().is_some_and(|table| table.uplink() == Some(port))
+    }
+
+    /// The packet in the hand of `tx`, whose guest is `guest`, has waited for another port than the one that it goes to now: it goes there, or waits there.
+    /// No lock but that of `tx` may be held.
+    #[cold]
+    fn pass(&self, tx: &mut Tx, guest: &Domain, port: PortId, item: Item, now: u64, budget: &mut Budget) {
+        let item = Item { progress: Progress::default(), ..item };
+        let is_done = self.table.as_ref().is_none_or(|table| {
+            let may_wait = tx.queue.unanswered() <= MAY_WAIT || table.uplink() == Some(port);
+            Batch { table, switch: tx.line.switch, now, may_wait, budget }.pass(tx, port, item)
+        });
+        tx.ahead.finish();
+        if is_done {
+            tx.complete(guest, item.token);
+        }
+        tx.push(guest);
     }
 }
 

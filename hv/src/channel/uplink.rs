@@ -628,7 +628,7 @@ fn retry(card: Card, queue: usize, mut item: Item, now: u64, budget: &mut Budget
         went = match again.onward(tx, port(card), item.token) {
             Onward::Goes => uplink.send(queue, (tx, &mut item), now, more, budget),
             Onward::Stays => Went::Not,
-            Onward::Not => Went::Lost,
+            Onward::Elsewhere(_) | Onward::Not => Went::Lost,
         };
         let Some(Queue { waiting, .. }) = uplink.queues.get_mut(queue) else { break };
         if matches!(went, Went::Not) {
