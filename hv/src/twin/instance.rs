@@ -10,7 +10,6 @@ use crate::twin::entry;
 use crate::twin::frames::Frames;
 use crate::twin::run::ToCall;
 use crate::twin::space::{unsafe_area, Mirror, DATA};
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use twin_abi::layout::{
     ctx, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, CTX_OFFSET, IMPORT_OFFSET, MAX_CODE, STACK_GUARD, STACK_SIZE,
@@ -40,8 +39,8 @@ const SAVE_OFFSET: u64 = (28 << 20) - PAGE_SIZE as u64;
 /// The stubs.
 const STUBS_OFFSET: u64 = 28 << 20;
 
-/// Pieces that only their mapping names: constants, imports, the call table, stubs, two stacks.
-const OTHERS: usize = 6;
+/// Pieces that only their mapping names: constants, imports, the call table, stubs, the stack.
+const OTHERS: usize = 5;
 
 /// Two pages where nothing is mapped: what an entry of the stlb names that shows none.
 const HOLE_OFFSET: u64 = 0x8000;
@@ -76,8 +75,9 @@ pub struct Instance {
     held: [AtomicU64; MAX_HELD],
     /// The `napi_struct` of a poll that its invocation has taken and not scheduled yet; 0: none.
     taken_poll: AtomicU64,
-    /// What else is mapped only for it.
-    _others: Vec<Frames>,
+    /// What else is mapped only for it, and its unsafe stack.
+    _others: [Frames; OTHERS],
+    _unsafe_stack: Frames,
     /// Does an invocation wait in it? Written by who has the slot. Who looks for a free one leaves those alone in which something waits.
     has_waiting: AtomicBool,
     /// Its gates. Who runs it holds this: one invocation at a time.
@@ -148,7 +148,7 @@ pub const fn hole(place: usize, cpu: usize) -> u64 {
 }
 
 impl Instance {
-    /// Makes and maps it. `None` when out of memory; what was mapped then is taken away by [`unmap`].
+    /// Makes and maps it. `None` when out of memory: then no instance of the twin is mapped any more.
     pub fn new(plan: &Plan<'_>, twin: Twin<'static>, mirror: &mut Mirror) -> Option<Self> {
         let base = base_of(plan.place, plan.cpu);
         #[allow(clippy::cast_possible_truncation, reason = "at most MAX_IMPORTS")]
@@ -167,38 +167,43 @@ impl Instance {
             hole: hole(plan.place, plan.cpu),
         };
         let areas = Areas::new(twin.verified(), twin.addresses(), &config).ok()?;
-        let mut others = Vec::new();
-        others.try_reserve_exact(OTHERS).ok()?;
-        let mut map = |offset: u64, frames: Frames, flags: PteFlags| {
-            vmap::map_for_domain(base + offset, frames.all(), flags)?;
-            others.push(frames);
-            Some(())
-        };
-        map(CONST_OFFSET.into(), Frames::with(&areas.constants)?, READ_ONLY)?;
-        map(IMPORT_OFFSET.into(), Frames::with(&areas.imports)?, READ_ONLY)?;
-        map(CALL_TABLE_OFFSET.into(), Frames::with(&areas.call_table)?, READ_ONLY)?;
         let targets = entry::targets(base + u64::from(CTX_OFFSET) + u64::from(ctx::BUDGET));
         let served = |n| {
             let routine = twin.native(n);
             let inline = routine.and_then(|routine| plan.common.inline(routine));
             Served { inline, by: entry::server(routine) }
         };
-        map(STUBS_OFFSET, Frames::with(&stubs.code(&targets, served).ok()?)?, EXECUTE)?;
-        map(STACK_OFFSET, Frames::new(STACK_SIZE as usize / PAGE_SIZE)?, DATA)?;
-        let unsafe_frames = Frames::new(STACK_SIZE as usize / PAGE_SIZE)?;
-        mirror.map_unsafe_area(plan.cpu, unsafe_frames.all())?;
-        others.push(unsafe_frames);
+        let others: [(u64, Frames, PteFlags); OTHERS] = [
+            (CONST_OFFSET.into(), Frames::with(&areas.constants)?, READ_ONLY),
+            (IMPORT_OFFSET.into(), Frames::with(&areas.imports)?, READ_ONLY),
+            (CALL_TABLE_OFFSET.into(), Frames::with(&areas.call_table)?, READ_ONLY),
+            (STUBS_OFFSET, Frames::with(&stubs.code(&targets, served).ok()?)?, EXECUTE),
+            (STACK_OFFSET, Frames::new(STACK_SIZE as usize / PAGE_SIZE)?, DATA),
+        ];
+        let unsafe_stack = Frames::new(STACK_SIZE as usize / PAGE_SIZE)?;
         let stlb = match &areas.stlb[..] {
             [] => None,
             bytes => Some(Frames::with(bytes)?),
         };
-        if let Some(table) = &stlb {
-            vmap::map_for_domain(base + u64::from(STLB_OFFSET), table.all(), READ_ONLY)?;
-        }
         let (context, save) = (Frames::with(&areas.context)?, Frames::new(1)?);
-        vmap::map_for_domain(base + u64::from(CTX_OFFSET), context.all(), DATA)?;
-        vmap::map_for_domain(base + SAVE_OFFSET, save.all(), DATA)?;
-        vmap::map_for_domain(base + u64::from(CODE_OFFSET), plan.code.all(), EXECUTE)?;
+        let is_mapped = {
+            let own = [
+                (CTX_OFFSET.into(), &context, DATA),
+                (SAVE_OFFSET, &save, DATA),
+                (CODE_OFFSET.into(), plan.code, EXECUTE),
+            ];
+            let table = stlb.iter().map(|table| (STLB_OFFSET.into(), table, READ_ONLY));
+            let all = others.iter().map(|(offset, frames, flags)| (*offset, frames, *flags)).chain(own).chain(table);
+            all.map(|(offset, frames, flags)| vmap::map_for_domain(base + offset, frames.all(), flags))
+                .collect::<Option<()>>()
+                .and_then(|()| mirror.map_unsafe_area(plan.cpu, unsafe_stack.all()))
+                .is_some()
+        };
+        if !is_mapped {
+            // Its frames go back now. No CPU has ever been in the mirror, nor will be.
+            unmap(plan.place);
+            return None;
+        }
         let code_bytes = plan.code_bytes;
         let entry_stack = config.entry_stack() - 8;
         Some(Self {
@@ -214,7 +219,8 @@ impl Instance {
             stlb,
             held: [const { AtomicU64::new(0) }; MAX_HELD],
             taken_poll: AtomicU64::new(0),
-            _others: others,
+            _others: others.map(|(_, frames, _)| frames),
+            _unsafe_stack: unsafe_stack,
             has_waiting: AtomicBool::new(false),
             slot: Mutex::new(Slot { twin, waiting: None }),
         })
