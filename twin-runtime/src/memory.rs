@@ -13,6 +13,9 @@ pub struct Fault {
     pub write: bool,
 }
 
+/// So often is it tried to change a word that others change: each try may wait for a device, which answers in a microsecond, or in ten.
+pub const TRIES: u32 = 32;
+
 /// Driver-domain memory as the twin sees it.
 pub trait Memory {
     /// Reads bytes.
@@ -246,12 +249,12 @@ pub trait Memory {
     }
 
     /// Atomically applies `change` to four bytes until nobody interferes, or `change` declines. Returns the old value and whether
-    /// it was changed. After 1000 tries somebody else is hostile, and it faults.
+    /// it was changed. After [`TRIES`] somebody else is hostile, or it is a register that counts, and it faults.
     ///
     /// # Errors
     /// As [`Self::exchange_u32`].
     fn update_u32(&self, address: u64, change: impl Fn(u32) -> Option<u32>) -> Result<(u32, bool), Fault> {
-        for _ in 0..1000 {
+        for _ in 0..TRIES {
             let old = self.u32(address)?;
             let Some(new) = change(old) else { return Ok((old, false)) };
             if self.exchange_u32(address, old, new)? == old {
@@ -266,7 +269,7 @@ pub trait Memory {
     /// # Errors
     /// As [`Self::exchange_u64`].
     fn update_u64(&self, address: u64, change: impl Fn(u64) -> Option<u64>) -> Result<(u64, bool), Fault> {
-        for _ in 0..1000 {
+        for _ in 0..TRIES {
             let old = self.u64(address)?;
             let Some(new) = change(old) else { return Ok((old, false)) };
             if self.exchange_u64(address, old, new)? == old {

@@ -41,6 +41,8 @@ const TOGETHER: u32 = 8;
 const LOCK_TRIES: u32 = 10_000;
 /// The same, if the invocation can wait.
 const SHORT_LOCK_TRIES: u32 = 200;
+/// And after how many tries it is looked whether there is time left: each may wait for a device.
+const LOOK_AT_TIME: u32 = 64;
 const MASK: u64 = (1 << MASK_BITS) - 1;
 /// In [`DomainView::woken`], beside the bits of lanes: the time of its CPU's that it had is over.
 pub const LATE: u32 = 1 << 31;
@@ -404,7 +406,9 @@ impl Host for DomainView<'_> {
     fn lock_is_busy(&mut self, _lock: u64, tries: u32) -> bool {
         requests::answer();
         core::hint::spin_loop();
-        tries < if self.may_wait() { SHORT_LOCK_TRIES } else { LOCK_TRIES }
+        let most = if self.may_wait() { SHORT_LOCK_TRIES } else { LOCK_TRIES };
+        // A word of a device's takes its time to be read.
+        tries < most && (!tries.is_multiple_of(LOOK_AT_TIME) || !self.has_no_time_left())
     }
     fn goes_on(&mut self) -> bool {
         requests::answer();

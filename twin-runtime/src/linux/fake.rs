@@ -58,6 +58,8 @@ pub struct Fake {
     was_written: Cell<Work>,
     pub most: Cell<Work>,
     pub ends_after: Option<u32>,
+    /// A word that is another after each time that it was read.
+    pub restless: Option<u64>,
     /// Invocations may wait.
     pub can_wait: bool,
     /// The DMA address of a bounce buffer.
@@ -119,6 +121,9 @@ impl Memory for Fake {
         for (at, byte) in (address..).zip(into.iter_mut()) {
             self.check(at, false)?;
             *byte = self.bytes.borrow().get(&at).copied().unwrap_or(0);
+        }
+        if self.restless == Some(address) {
+            *self.bytes.borrow_mut().entry(address).or_default() ^= 4;
         }
         Ok(())
     }

@@ -127,8 +127,9 @@ impl Pool {
             return Ok(false);
         };
         let at = fragment.page.wrapping_add(o.page_refcount);
-        let restore = |now: u32| (now < fragment.references).then_some(fragment.references);
-        let (_, is_freed) = memory.update_u32(at, restore)?;
+        let now = memory.u32(at)?;
+        // If somebody else changes it just now it is looked at the next time.
+        let is_freed = now < fragment.references && memory.exchange_u32(at, now, fragment.references)? == now;
         if is_freed {
             self.give_fragment(data);
         }

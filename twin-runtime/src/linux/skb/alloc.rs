@@ -189,6 +189,8 @@ fn put_fragments<H: Host>(s: &Support, host: &mut H, fragments: &[Fragment]) -> 
     for fragment in fragments {
         let data = s.page_address(fragment.page).ok_or(bad("fragment without a page", fragment.page))?;
         free_fragment(s, host, &[data, 0, 0, 0, 0, 0])?;
+        // What is left would be lost where no time is left, so that is not asked.
+        let _ = host.goes_on();
     }
     Ok(())
 }

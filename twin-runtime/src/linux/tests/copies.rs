@@ -2,7 +2,7 @@
 
 use super::{call, domain_of_many, structure, taken_and_freed};
 use crate::abort::Reason;
-use crate::linux::fake::{domain, Event, Work, BUFFERS, DEVICE, FRAGMENTS};
+use crate::linux::fake::{domain, Event, Work, BUFFERS, DEVICE, FRAGMENTS, VMEMMAP};
 use crate::linux::lock::Sleepers;
 use crate::linux::skb::Packet;
 use crate::linux::{Host, Routine, Stop};
@@ -78,6 +78,29 @@ fn no_routine_stays_away_for_long() {
         }
     }
     assert!(done > 50 && longest.bytes >= 4096, "{done} were done, {longest:?}");
+}
+
+/// So it is when a count of references is a register that counts: none is given up, and the domain gives them up.
+#[test]
+fn what_never_stays_the_same_keeps_nobody() {
+    let (mut f, s) = domain(1);
+    let page = VMEMMAP + 5 * 64;
+    f.put_u32(page + s.offsets.page_refcount, 0x102).expect("mapped");
+    f.restless = Some(page + s.offsets.page_refcount);
+    let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    let end = u64::from(f.u32(skb + s.offsets.skb_end).expect("mapped"));
+    let info = f.u64(skb + s.offsets.skb_head).expect("mapped") + end;
+    f.put_u8(info + s.offsets.info_nr_frags, 17).expect("mapped");
+    for n in 0..17 {
+        let fragment = info + s.offsets.info_frags + 16 * n;
+        f.put_u64(fragment, page).expect("mapped");
+        f.put_u32(fragment + 8, 100).expect("mapped");
+    }
+    f.goes_on();
+    (f.asked, f.most) = (0, Cell::default());
+    call("__dev_kfree_skb_any", &s, &mut f, &[skb, 1]).expect("given up");
+    assert_eq!((f.asked, f.events.len()), (17, 17), "{:?}", f.events);
+    assert!(f.most.get().accesses <= 256, "{:?}", f.most.get());
 }
 
 /// So it is when the domain has freed all that there is, or has put registers in its place.
