@@ -31,6 +31,8 @@ const NOTES_OF_CALLS: usize = (MOST_FOREIGN + MAX_HELD + 2) * MAX_CPUS;
 
 /// So many buffers are lent at once that were not lent before: each may move all that are known already, in memory.
 const NEW_AT_ONCE: u32 = 16;
+/// So many frames go back at once.
+const LET_GO_AT_ONCE: usize = 256;
 
 /// See the module.
 pub struct Common {
@@ -224,6 +226,14 @@ impl Common {
         if page != 0 && (limit == 0 || machine + PAGE_SIZE as u64 <= limit) {
             self.pages.put(page, machine);
         }
+    }
+
+    /// Lets go of some frames of lent buffers, of a twin that goes. `true`: there are more. The domain may have given each up, so that it comes back now.
+    pub fn let_go(&self) -> bool {
+        let mut held = self.held.lock();
+        let left = held.len().saturating_sub(LET_GO_AT_ONCE);
+        held.truncate(left);
+        left != 0
     }
 
     /// Calls `f` with the frames of lent buffers.

@@ -276,6 +276,9 @@ pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
             if !loaded.take_down(number as usize) {
                 return Err(Errno::ERESTART);
             }
+            if loaded.common.let_go() {
+                return Err(Errno::ERESTART);
+            }
             loaded.mirror.release(d)?;
         }
     }
