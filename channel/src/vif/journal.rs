@@ -130,6 +130,12 @@ impl<F: Copy + Default> Journal<F> {
         })
     }
 
+    /// The slots of all packets that wait.
+    pub fn all_slots(&self) -> impl Iterator<Item = &Entry<F>> {
+        let waiting = self.places.iter().zip(0u16..).filter(|(place, _)| place.generation & 1 == 1);
+        waiting.flat_map(|(place, at)| self.slots(Token(u32::from(place.generation) << 16 | u32::from(at))))
+    }
+
     /// One more reader of a packet: it takes one more [`Journal::remove`]. `false`: there is no such packet, or too many of them.
     pub fn hold(&mut self, token: Token) -> bool {
         let head = self.head(token).and_then(|at| self.places.get_mut(usize::from(at)));

@@ -423,10 +423,9 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
 
     /// Gives back all grants of packets that wait, without an answer: the guest has closed its end, or is gone. No device
     /// may still be reading them.
-    pub fn close<G: Grants<Frame = F>>(mut self, grants: &mut G) {
-        while let Some(token) = self.journal.next_packet(None) {
-            self.journal.remove(token, |slot| grants.unpin(slot.gref, false));
-        }
+    pub fn close<G: Grants<Frame = F>>(self, grants: &mut G) {
+        // However many read each.
+        self.journal.all_slots().for_each(|slot| grants.unpin(slot.gref, false));
     }
 
     fn answer(&mut self, id: u16, nr_extra: u32, status: i16) {

@@ -170,6 +170,25 @@ fn packets_are_answered_in_any_order_but_once() {
     assert_eq!((rig.front.nr_pending(), rig.guest.nr_free(), rig.queue.journal().nr_packets()), (0, 999, 0));
 }
 
+/// However many read each, the grants of a queue that closes are looked at once.
+#[test]
+fn a_queue_that_closes_gives_its_grants_back() {
+    let mut rig = Rig::new();
+    let frame = Shape::tcp(B, A, 6000).complete();
+    for n in 0..20 {
+        assert!(rig.front.send(&frame, Send::default()));
+        let token = rig.take_packet();
+        (0..1000).for_each(|_| assert_eq!(rig.queue.hold(token), Ok(())));
+        if n % 3 == 0 {
+            (0..=1000).for_each(|_| rig.complete(token));
+        }
+    }
+    let waiting = rig.queue.journal().all_slots().count() as u32;
+    assert_eq!((waiting, rig.guest.nr_uses()), (13 * 2, 13 * 2));
+    rig.queue.close(&mut rig.guest);
+    assert_eq!(rig.guest.nr_uses(), 0);
+}
+
 #[test]
 fn the_journal_takes_a_full_ring_of_single_slots() {
     let mut rig = Rig::new();
