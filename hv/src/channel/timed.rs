@@ -62,10 +62,11 @@ pub fn work(now: u64) {
     }
     drop(from);
     if next != u64::MAX {
-        // Whoever runs here has half of the CPU at least.
-        let ended = tsc::now_ns();
-        timers::arm_channels(next.max(ended.saturating_add(ended.saturating_sub(now))));
+        timers::arm_channels(next);
     }
+    // Whoever runs here has half of the CPU at least, whatever was found that is to be done at once.
+    let ended = tsc::now_ns();
+    timers::put_channels_off(ended.saturating_add(ended.saturating_sub(now)));
 }
 
 /// One that was to be looked at sends. When it is to be looked at again.

@@ -234,11 +234,15 @@ impl Batch<'_> {
     /// A packet waits, if it may.
     #[cold]
     fn wait(&self, rx: &mut Rx, sender: Sender, size: Size, item: Item, is_full: bool) -> bool {
-        // Without room its guest will notify; else it is only that this portion is spent.
-        timers::arm_channels(if is_full { self.now.saturating_add(TICK_NS) } else { self.now });
-        let is_refused = !self.may_wait || rx.backlog.push(sender, item, size, self.now).is_err();
-        rx.queue.stats.dropped += u64::from(is_refused);
-        is_refused
+        let is_first = rx.backlog.is_empty();
+        if !self.may_wait || rx.backlog.push(sender, item, size, self.now).is_err() {
+            rx.queue.stats.dropped += 1;
+            return true;
+        }
+        // Whoever comes behind others goes on with them. Without room the guest will notify; else it is only that this portion is spent.
+        let may_go_on = is_first && !is_full;
+        timers::arm_channels(if may_go_on { self.now } else { self.now.saturating_add(TICK_NS) });
+        false
     }
 }
 

@@ -107,10 +107,19 @@ pub fn arm_senders(deadline_ns: u64) {
 
 /// If [`Due::Senders`] is due on this CPU before `until_ns`, it is due then.
 pub fn put_senders_off(until_ns: u64) {
+    put_off(SENDERS, until_ns);
+}
+
+/// The same of [`Due::Channels`].
+pub fn put_channels_off(until_ns: u64) {
+    put_off(CHANNELS, until_ns);
+}
+
+fn put_off(timer: TimerId, until_ns: u64) {
     let mine = of(this_cpu().cpu);
     let mut queue = mine.queue.lock();
-    if queue.deadline_of(SENDERS).is_some_and(|armed| armed < until_ns) {
-        queue.arm(SENDERS, until_ns);
+    if queue.deadline_of(timer).is_some_and(|armed| armed < until_ns) {
+        queue.arm(timer, until_ns);
         mine.fire_by(until_ns);
     }
 }
