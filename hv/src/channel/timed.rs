@@ -93,8 +93,8 @@ fn look_at_sender(place: usize, now: u64, budget: &mut Budget) -> u64 {
 
 /// What waits for one is delivered, or is lost if it has waited for too long. When it is to be looked at again.
 fn look_at_receiver(place: usize, now: u64, budget: &mut Budget) -> u64 {
-    let Some(handle) = expire(place, now) else { return u64::MAX };
-    if traffic::refill(handle, budget) {
+    let Some(handle) = expire(place, now, budget) else { return u64::MAX };
+    if budget.is_spent() || traffic::refill(handle, budget) {
         return now.saturating_add(REST_NS);
     }
     let mut side = VIFS[place].rx.lock();
@@ -104,18 +104,19 @@ fn look_at_receiver(place: usize, now: u64, budget: &mut Budget) -> u64 {
     }
 }
 
-/// Loses what has waited for too long. Who it is, if something waits still.
-fn expire(place: usize, now: u64) -> Option<Handle> {
+/// Loses what has waited for too long, as far as there is time. Who it is, if something waits still.
+fn expire(place: usize, now: u64, budget: &mut Budget) -> Option<Handle> {
     loop {
         let item = {
             let mut side = VIFS[place].rx.lock();
             let rx = side.as_deref_mut()?;
-            let Some(item) = rx.backlog.expire(now) else {
+            let Some(item) = (!budget.is_spent()).then(|| rx.backlog.expire(now)).flatten() else {
                 return (!rx.backlog.is_empty()).then_some(rx.line.handle);
             };
             rx.queue.stats.dropped += 1;
             item
         };
+        budget.spend(0);
         traffic::done(item);
     }
 }

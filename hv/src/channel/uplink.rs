@@ -655,7 +655,7 @@ fn retry(card: Card, queue: usize, mut item: Item, now: u64, budget: &mut Budget
 
 /// Looks at all cards at time `now` (ns): what has waited for too long is lost, the rest tried again. When they are to be looked at again.
 pub fn look(now: u64) -> u64 {
-    let mut next = u64::MAX;
+    let (mut next, mut budget) = (u64::MAX, Budget::default());
     for place in UPLINKS.iter().take(USED.load(Ordering::Relaxed)) {
         let Some(card) = place.lock().as_deref().map(|uplink| uplink.card) else { continue };
         let expire = |uplink: &mut Uplink| {
@@ -663,10 +663,12 @@ pub fn look(now: u64) -> u64 {
             uplink.sent.dropped += 1;
             Some(item)
         };
-        while let Some(item) = with(card, expire).flatten() {
+        while !budget.is_spent() {
+            let Some(item) = with(card, expire).flatten() else { break };
+            budget.spend(0);
             traffic::done(item);
         }
-        if refill(card, now, &mut Budget::default()) {
+        if budget.is_spent() || refill(card, now, &mut Budget::default()) {
             next = next.min(now.saturating_add(REST_NS));
         } else if with(card, |uplink| !uplink.is_empty()) == Some(true) {
             next = next.min(now.saturating_add(TICK_NS));
