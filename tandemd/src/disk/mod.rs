@@ -90,7 +90,8 @@ pub struct DiskService {
     put_off: Option<Instant>,
     next_look: Instant,
     next_try: Instant,
-    next_reminder: Instant,
+    /// Whose back end waits for its medium is not reminded of it before.
+    next_reminder: BTreeMap<Device, Instant>,
 }
 
 /// Where things of a disk's are between here and a driver domain.
@@ -111,7 +112,7 @@ impl DiskService {
         let (devices, fars, closed) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         let now = Instant::now();
         let (bad_rings, is_parked) = (BTreeMap::new(), false);
-        let (next_look, next_reminder) = (now, now);
+        let (next_look, next_reminder) = (now, BTreeMap::new());
         let service = Self {
             name: name.into(),
             domain,
@@ -201,6 +202,7 @@ impl DiskService {
             self.troubles.retain(|device, _| named.contains(device));
             self.bad_media.retain(|device, _| named.contains(device));
             self.without_medium.retain(|device, _| named.contains(device));
+            self.next_reminder.retain(|device, _| named.contains(device));
             self.unsettled.retain(|device| named.contains(device));
             self.next_look = now + UNTIL_NEXT;
         } else if is_due {
@@ -279,13 +281,18 @@ impl DiskService {
         &self.name
     }
 
+    /// Whether a disk's back end was reminded of its medium a moment ago, or has just come.
+    fn is_reminded(&self, device: Device, now: Instant) -> bool {
+        self.next_reminder.get(&device).is_some_and(|next| *next > now)
+    }
+
     /// Does for a disk what is to be done now. `false`: it is without a back end.
     fn settle(&mut self, device: Device, now: Instant, store: &mut impl Store, disks: &mut impl Disks) -> Result<bool> {
         for n in 0..MAX_STEPS {
             let driver = self.driver(store)?;
             let far = self.far(device, driver, store)?;
             if self.follow_far(device, far.as_ref(), store)? {
-                self.next_reminder = now + UNTIL_REMINDED;
+                self.next_reminder.insert(device, now + UNTIL_REMINDED);
             }
             let seen = self.look(device, far.as_ref(), driver, now, store)?;
             let is_there = seen.back.is_some() || seen.is_connected || far.is_some();
@@ -297,14 +304,14 @@ impl DiskService {
                 return Ok(if is_wanted { seen.is_attached || !seen.has_driver } else { far.is_none() });
             };
             if step == Step::Remind {
-                if self.next_reminder > now {
+                if self.is_reminded(device, now) {
                     return Ok(false);
                 }
-                self.next_reminder = now + UNTIL_REMINDED;
+                self.next_reminder.insert(device, now + UNTIL_REMINDED);
             }
             if step == Step::Introduce {
                 // Also one that was rolled back, whose place is the one that was followed.
-                self.next_reminder = now + UNTIL_REMINDED;
+                self.next_reminder.insert(device, now + UNTIL_REMINDED);
             }
             if n == 0 {
                 self.looks.count(device, now);
@@ -358,7 +365,7 @@ impl DiskService {
         let has_driver = driver.is_some();
         let has_medium = match place {
             // Nobody asks for a reminder that is not due.
-            Some(_) if self.next_reminder > now => true,
+            Some(_) if self.is_reminded(device, now) => true,
             Some(place) if (near, far) == (state::INITIALISED, state::INIT_WAIT) => {
                 store.read(&format!("{}/physical-device", place.far))?.is_some()
             }

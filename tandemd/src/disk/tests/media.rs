@@ -121,3 +121,15 @@ fn a_disk_that_is_given_no_medium_though_it_is_reminded_is_told_of_once() {
     (0..300).for_each(|_| bench.step());
     assert_eq!((told(&bench, 5), told(&bench, 6)), (1, 1));
 }
+
+#[test]
+fn a_disk_that_never_gets_its_medium_keeps_no_other_from_being_reminded() {
+    let mut bench = Bench::new();
+    bench.world().create_driver(5);
+    let other = Device { guest: 70, number: 51_712 };
+    for _ in 0..60 {
+        bench.service.next_reminder.insert(other, bench.now + Duration::from_secs(3600));
+        bench.step();
+    }
+    assert_eq!(bench.back(), Some(5));
+}
