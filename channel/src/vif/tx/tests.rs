@@ -170,7 +170,7 @@ fn packets_are_answered_in_any_order_but_once() {
     assert_eq!((rig.front.nr_pending(), rig.guest.nr_free(), rig.queue.journal().nr_packets()), (0, 999, 0));
 }
 
-/// However many read each, the grants of a queue that closes are looked at once.
+/// Each once, however many read the packet.
 #[test]
 fn a_queue_that_closes_gives_its_grants_back() {
     let mut rig = Rig::new();
