@@ -154,7 +154,7 @@ fn populate(
 ) -> Result<Start, Failure> {
     let layout = &loaded.layout;
     let is_mapped = layout.initrd_virt.is_some();
-    let own_initrd = initrd.as_ref().filter(|_| !is_mapped).map(|initrd| initrd.frames().0);
+    let own_initrd = initrd.as_ref().filter(|_| !is_mapped);
     let frames = memory::collect(layout, loaded.chunk, own_initrd)?;
     for (first_pfn, extent) in frames.iter() {
         memory::assign(domain, first_pfn, extent)?;

@@ -1,13 +1,14 @@
 //! Memory for domain 0: the contiguous chunk that its kernel starts in, and whatever is free for the rest.
 
 use super::Failure;
+use crate::boot::Module;
 use crate::domain::Domain;
 use crate::mem::frames::{self, ANYWHERE};
 use crate::mem::phys_to_virt;
 use core::sync::atomic::Ordering;
 use kernel_image::builder::{load_segments, move_segments, Extent, FrameMap, Memory};
 use kernel_image::{Image, Kernel, Layout, Payload, Request};
-use x86::{Mfn, PAGE_SIZE};
+use x86::{Mfn, PAGE_SHIFT, PAGE_SIZE};
 
 /// The largest extent taken at once: 1 GiB.
 const MAX_ORDER: u32 = 18;
@@ -89,14 +90,15 @@ fn order_of(bytes: usize) -> u32 {
     bytes.div_ceil(PAGE_SIZE).next_power_of_two().trailing_zeros()
 }
 
-/// Finds all frames of the domain: its part of the chunk (the rest is given back), the initrd's own, and others.
-pub fn collect(layout: &Layout, chunk: Mfn, initrd: Option<Mfn>) -> Result<FrameMap, Failure> {
+/// Finds all frames of the domain: its part of the chunk (the rest is given back), the initrd's own (if it has it by frame number), and others.
+pub fn collect(layout: &Layout, chunk: Mfn, initrd: Option<&Module>) -> Result<FrameMap, Failure> {
     let mut map = FrameMap::default();
     map.push(Extent { mfn: chunk, nr: layout.chunk_pages });
     frames::free_range(chunk.add(layout.chunk_pages), chunk.add(1 << layout.chunk_order));
     let nr_initrd = layout.initrd_pfns.end - layout.initrd_pfns.start;
-    if let Some(mfn) = initrd.filter(|_| nr_initrd != 0) {
-        map.push(Extent { mfn, nr: nr_initrd });
+    if let Some(initrd) = initrd.filter(|_| nr_initrd != 0) {
+        let moved = move_up(initrd, &mut map);
+        map.push(Extent { mfn: initrd.frames().0.add(moved), nr: nr_initrd - moved });
     }
     let mut order = MAX_ORDER;
     while map.nr_pages() < layout.nr_pages {
@@ -108,6 +110,38 @@ pub fn collect(layout: &Layout, chunk: Mfn, initrd: Option<Mfn>) -> Result<Frame
         }
     }
     Ok(map)
+}
+
+/// Address bits of low memory. Some devices reach no other; and DMA to another domain's frame costs Linux least if the frame has a low number.
+const LOW_BITS: u32 = 28;
+/// So many frames of it should be free: 96 MiB. Linux takes 64 MiB for its bounce buffers (swiotlb) from where memory begins.
+const LOW_FREE: u64 = 96 << (20 - PAGE_SHIFT);
+/// What is moved at one time: 2 MiB.
+const PIECE_ORDER: u32 = 9;
+
+/// Loaders put modules where memory begins. Moves the beginning of an initrd from there to where there is more, until enough of low memory is free, and
+/// enters the new frames in `map`. How many there are.
+fn move_up(initrd: &Module, map: &mut FrameMap) -> u64 {
+    let nr = 1 << PIECE_ORDER;
+    let first = initrd.frames().0;
+    let is_low = |mfn: Mfn| mfn.raw() + nr <= 1 << (LOW_BITS - PAGE_SHIFT);
+    let mut moved = 0;
+    for piece in initrd.bytes().chunks_exact(PAGE_SIZE << PIECE_ORDER) {
+        let old = first.add(moved);
+        if !is_low(old) || frames::free_count_below(LOW_BITS) >= LOW_FREE {
+            break;
+        }
+        let Some(new) = frames::alloc(PIECE_ORDER, ANYWHERE) else { break };
+        if is_low(new) {
+            frames::free(new, PIECE_ORDER);
+            break;
+        }
+        DirectMap.bytes(new, piece.len()).copy_from_slice(piece);
+        map.push(Extent { mfn: new, nr });
+        frames::free_range(old, old.add(nr));
+        moved += nr;
+    }
+    moved
 }
 
 /// Makes an extent the domain's, as its frames from `first_pfn` on.
