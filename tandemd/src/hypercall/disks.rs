@@ -39,6 +39,18 @@ const _: () = assert!(SLOTS as u64 * (SETS * EACH) as u64 * 4 + (SERVICE_MIB << 
 /// The first frame number of its own that it gets for slots: the one behind those it was made with. For DMA to a frame that it has mapped, Linux in a
 /// driver domain walks its page tables less often if the frame's owner calls it by a number that Linux has itself.
 const FIRST_FRAME: u64 = (SERVICE_MIB << 20) / PAGE_BYTES as u64;
+/// Slots whose frames are to have machine numbers that a driver domain's own frames have, too, if there are such: 40 MiB, and some devices reach no other memory.
+const LOW_SLOTS: u32 = 32;
+
+/// Below how many bits of address a machine has frames whose numbers a domain with so many pages has, too, or nearly all of them; 0 if those are too few to
+/// look for. For DMA to a frame that is not its own, Linux looks up what it calls by the frame's machine number itself, and walks its page tables if that
+/// is nothing.
+fn low_address_bits(pages: u64) -> u32 {
+    match (pages + pages / 16).checked_ilog2().unwrap_or(0) + PAGE_BYTES.ilog2() {
+        bits @ 25.. => bits.min(32),
+        _ => 0,
+    }
+}
 
 /// The grant of the ring in a set of a slot's; those of its pages follow.
 fn ring_of(slot: u32, set: u32) -> u32 {
@@ -170,7 +182,7 @@ impl Hypervisor {
                 return Err(Errno::BUSY);
             }
         }
-        self.fill(front, ring, &table)?;
+        self.fill(front, ring, to, &table)?;
         // A back end takes a ring up where it finds it: here it begins, whatever an earlier one has left.
         clear(&self.map(front, u64::from(table.entry(0).1.load(Ordering::Relaxed)))?);
         for n in 0..EACH {
@@ -180,34 +192,46 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// There is memory for all of a set.
-    fn fill(&mut self, front: u16, ring: u32, table: &Table) -> Result<(), Errno> {
+    /// There is memory for all of a set, which is for domain `to` at first.
+    fn fill(&mut self, front: u16, ring: u32, to: u16, table: &Table) -> Result<(), Errno> {
         let is_empty = |n: u32| table.entry(n).1.load(Ordering::Relaxed) == 0;
         let number = |n: u32| FIRST_FRAME + u64::from(ring - FIRST + n);
+        let is_low = ring < ring_of(LOW_SLOTS, 0);
+        let address_bits = if is_low { self.domain(to).map_or(0, |back| low_address_bits(back.tot_pages)) } else { 0 };
         let pieces = (1..EACH).step_by(1 << PIECE_ORDER).map(|first| first..first + (1 << PIECE_ORDER));
         for piece in std::iter::once(0..1).chain(pieces) {
             if piece.clone().all(is_empty) && piece.len() > 1 {
                 // A back end that joins neighbours has less to do for pages that follow each other.
-                if let Ok(first) = self.populate(front, number(piece.start), PIECE_ORDER) {
+                if let Ok(first) = self.populate(front, number(piece.start), PIECE_ORDER, address_bits) {
                     let frames = piece.clone().zip(first..);
                     frames.for_each(|(n, frame)| table.entry(n).1.store(frame, Ordering::Relaxed));
                 }
             }
             for n in piece.filter(|n| is_empty(*n)) {
-                table.entry(n).1.store(self.populate(front, number(n), 0)?, Ordering::Relaxed);
+                let frame = self.populate(front, number(n), 0, address_bits)?;
+                table.entry(n).1.store(frame, Ordering::Relaxed);
             }
         }
         Ok(())
     }
 
-    /// So many more pages for `domain`, the logarithm of whose number is `order`; it calls the first one `number`. The first one's frame.
-    fn populate(&mut self, domain: u16, number: u64, order: u32) -> Result<u32, Errno> {
+    /// So many more pages for `domain`, the logarithm of whose number is `order`; it calls the first one `number`. They are below 2^`address_bits` bytes if there are
+    /// such, or anywhere if that is 0. The first one's frame.
+    fn populate(&mut self, domain: u16, number: u64, order: u32, address_bits: u32) -> Result<u32, Errno> {
         self.limit_memory(domain, MEMORY_KIB)?;
+        match self.populate_below(domain, number, order, address_bits) {
+            Err(Errno::NOMEM) if address_bits > 0 => self.populate_below(domain, number, order, 0),
+            result => result,
+        }
+    }
+
+    fn populate_below(&mut self, domain: u16, number: u64, order: u32, address_bits: u32) -> Result<u32, Errno> {
         let list = self.page as u64 + std::mem::offset_of!(Populate, frame) as u64;
         let reservation = MemoryReservation {
             extent_start: list,
             nr_extents: 1,
             extent_order: order,
+            mem_flags: address_bits,
             domid: domain,
             ..MemoryReservation::default()
         };
@@ -303,3 +327,17 @@ fn clear(ring: &Foreign) {
 }
 
 const _: () = assert!(size_of::<Resource>() == 32 && EACH < ENTRIES_V1_PER_PAGE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_a_service_are_to_have_numbers_that_its_driver_domain_has_too() {
+        let mib = |mib: u64| (mib << 20) / PAGE_BYTES as u64;
+        let bits = [0, 16, 48, 88, 256, 511, 16_384].map(|size| low_address_bits(mib(size)));
+        assert_eq!(bits, [0, 0, 25, 26, 28, 29, 32]);
+        // A domain that has given up a few pages.
+        assert_eq!(low_address_bits(mib(256) - 300), 28);
+    }
+}
