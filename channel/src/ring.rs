@@ -59,6 +59,8 @@ pub struct BackRing<P, const WORDS: usize, const SIZE: u32> {
     rsp_prod: u32,
     /// The guest was told of responses up to here.
     pushed: u32,
+    /// The guest was asked for an event at this request, if it was.
+    asked_for: Option<u32>,
 }
 
 impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE> {
@@ -67,7 +69,7 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE
     pub fn attach(page: P) -> Result<Self, RingError> {
         const { assert!(SIZE.is_power_of_two() && SLOTS + WORDS * SIZE as usize <= 1024) };
         let at = page.load(RSP_PROD);
-        let ring = BackRing { page, req_cons: at, rsp_prod: at, pushed: at };
+        let ring = BackRing { page, req_cons: at, rsp_prod: at, pushed: at, asked_for: None };
         ring.available()?;
         Ok(ring)
     }
@@ -179,13 +181,15 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE
     /// Asks the guest for an event when `n` (at least 1) requests wait, and looks whether they already do. To be called
     /// before the ring is left alone; if it says `true` there is work instead of an event.
     #[inline]
-    pub fn ask_for_event(&self, n: u32) -> Result<bool, RingError> {
+    pub fn ask_for_event(&mut self, n: u32) -> Result<bool, RingError> {
         let n = n.clamp(1, SIZE);
-        if self.available()? >= n {
-            return Ok(true);
+        let at = self.req_cons.wrapping_add(n);
+        if self.asked_for != Some(at) {
+            self.asked_for = Some(at);
+            self.page.store(REQ_EVENT, at);
+            fence(SeqCst);
         }
-        self.page.store(REQ_EVENT, self.req_cons.wrapping_add(n));
-        fence(SeqCst);
+        // Who was asked before, and has written it since, has seen that and notifies.
         Ok(self.available()? >= n)
     }
 

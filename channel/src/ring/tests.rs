@@ -24,7 +24,7 @@ fn a_request_that_claims_what_cannot_be_ends_the_ring() {
     for (at, req_prod, ok) in
         [(0, 256, true), (0, 257, false), (0, u32::MAX, false), (u32::MAX, 255, true), (u32::MAX, 256, false)]
     {
-        let (front, back) = pair(at);
+        let (front, mut back) = pair(at);
         front.page.0[0].store(req_prod, SeqCst);
         assert_eq!(back.available().is_ok(), ok, "{at} {req_prod}");
         assert_eq!(back.ask_for_event(1).is_ok(), ok);

@@ -28,6 +28,8 @@ pub struct FrontRing<P, const WORDS: usize, const SIZE: u32> {
     pushed: u32,
     /// Next response to take.
     rsp_cons: u32,
+    /// The back end was asked for an event at this response, if it was.
+    asked_for: Option<u32>,
 }
 
 impl<P: SharedPage, const WORDS: usize, const SIZE: u32> FrontRing<P, WORDS, SIZE> {
@@ -38,7 +40,7 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> FrontRing<P, WORDS, SIZ
         page.store(REQ_EVENT, 1);
         page.store(RSP_PROD, 0);
         page.store_release(RSP_EVENT, 1);
-        FrontRing { page, req_prod: 0, pushed: 0, rsp_cons: 0 }
+        FrontRing { page, req_prod: 0, pushed: 0, rsp_cons: 0, asked_for: None }
     }
 
     /// The page.
@@ -106,10 +108,14 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> FrontRing<P, WORDS, SIZ
 
     /// Asks the back end for an event when `n` (at least 1) responses wait, and looks whether they already do.
     #[inline]
-    pub fn ask_for_event(&self, n: u32) -> Result<bool, Overflow> {
+    pub fn ask_for_event(&mut self, n: u32) -> Result<bool, Overflow> {
         let n = n.clamp(1, SIZE);
-        self.page.store(RSP_EVENT, self.rsp_cons.wrapping_add(n));
-        fence(SeqCst);
+        let at = self.rsp_cons.wrapping_add(n);
+        if self.asked_for != Some(at) {
+            self.asked_for = Some(at);
+            self.page.store(RSP_EVENT, at);
+            fence(SeqCst);
+        }
         Ok(self.available()? >= n)
     }
 
