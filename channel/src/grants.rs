@@ -29,6 +29,16 @@ pub trait Frames<F> {
     fn read(&self, frame: F, offset: u16, to: &mut [u8]);
     /// Copies into a frame.
     fn write(&self, frame: F, offset: u16, from: &[u8]);
+    /// A word of a frame, read once; 0 if it is not in the frame.
+    fn read_word(&self, frame: F, offset: u16) -> u64 {
+        let mut word = [0; 8];
+        self.read(frame, offset, &mut word);
+        u64::from_le_bytes(word)
+    }
+    /// Writes a word.
+    fn write_word(&self, frame: F, offset: u16, word: u64) {
+        self.write(frame, offset, &word.to_le_bytes());
+    }
     /// Copies `len` bytes from one frame into another.
     fn copy(&self, from: F, from_offset: u16, to: F, to_offset: u16, len: u16);
     /// The sum of `len` bytes, as if they began a word.

@@ -9,27 +9,25 @@ use crate::grants::Frames;
 
 /// A number that no guest can guess: one that had it on its disk would have its back end taken for a liar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark([u8; 8]);
+pub struct Mark(u64);
 
 impl Mark {
     /// That number.
     pub fn new(secret: u64) -> Self {
-        Mark(secret.to_le_bytes())
+        // A page that cannot be read has 0s, and no mark.
+        Mark(secret.max(1))
     }
 
     /// Puts it where the last bytes of a segment will be, which has a sector at least.
     #[inline]
     pub fn put<F>(&self, segment: &Segment, page: F, frames: &impl Frames<F>) {
-        frames.write(page, Self::place(segment), &self.0);
+        frames.write_word(page, Self::place(segment), self.0);
     }
 
     /// Whether it still is there.
     #[inline]
     pub fn is_there<F>(&self, segment: &Segment, page: F, frames: &impl Frames<F>) -> bool {
-        // Shared memory, read once; a page that cannot be read has no mark.
-        let mut bytes = [0; 8];
-        frames.read(page, Self::place(segment), &mut bytes);
-        bytes == self.0
+        frames.read_word(page, Self::place(segment)) == self.0
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "eight")]

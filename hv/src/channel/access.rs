@@ -141,6 +141,20 @@ impl Frames<Held> for Bytes {
     }
 
     #[inline]
+    fn read_word(&self, frame: Held, offset: u16) -> u64 {
+        // SAFETY: as in `read`.
+        Self::place(frame, offset, size_of::<u64>()).map_or(0, |from| unsafe { from.cast::<u64>().read_unaligned() })
+    }
+
+    #[inline]
+    fn write_word(&self, frame: Held, offset: u16, word: u64) {
+        if let Some(to) = Self::place(frame, offset, size_of::<u64>()) {
+            // SAFETY: as in `write`.
+            unsafe { to.cast::<u64>().write_unaligned(word) };
+        }
+    }
+
+    #[inline]
     fn copy(&self, from: Held, from_offset: u16, to: Held, to_offset: u16, len: u16) {
         let len = usize::from(len);
         if let (Some(from), Some(to)) = (Self::place(from, from_offset, len), Self::place(to, to_offset, len)) {
