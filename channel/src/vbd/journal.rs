@@ -14,6 +14,7 @@
 //! at fault is answered with it.
 
 use super::lost::Watch;
+use super::order::Order;
 use super::pool::PageNr;
 use super::request::{Kind, Request, Segment, MAX_SEGMENTS};
 use super::run::{Ended, Name, Run, Runs};
@@ -75,12 +76,14 @@ impl Entry {
     /// At most `nr` more of its segments are passed on, by `put`. How many.
     #[inline]
     fn send(&mut self, nr: u8, put: &mut impl FnMut(Segment, PageNr)) -> u8 {
-        let all = self.request.segments().iter().zip(&self.pages);
-        let (mut sent, mut sectors) = (0, 0);
-        for (segment, page) in all.skip(self.nr_sent.into()).take(nr.into()) {
-            put(*segment, *page);
-            sectors += u64::from(segment.sectors());
-            sent += 1;
+        let sent = nr.min(self.nr_segments() - self.nr_sent);
+        let these = usize::from(self.nr_sent)..usize::from(self.nr_sent + sent);
+        let mut sectors = 0;
+        if let (Some(segments), Some(pages)) = (self.request.segments().get(these.clone()), self.pages.get(these)) {
+            for (segment, page) in segments.iter().zip(pages) {
+                put(*segment, *page);
+                sectors += u64::from(segment.sectors());
+            }
         }
         // The whole is on the medium.
         self.next_sector += sectors;
@@ -112,7 +115,7 @@ impl Entry {
 pub struct Journal {
     places: Box<[Entry]>,
     /// Places in use, the oldest request's first.
-    order: [u8; PLACES],
+    order: Order,
     nr: u8,
     /// Places not in use, a bit each.
     free: u32,
@@ -134,7 +137,7 @@ impl Default for Journal {
         let places = core::iter::repeat_n(Entry::default(), PLACES).collect();
         Journal {
             places,
-            order: [0; PLACES],
+            order: Order::default(),
             nr: 0,
             free: u32::MAX,
             unsent: 0,
@@ -165,14 +168,10 @@ impl Journal {
     pub fn add(&mut self) {
         #[allow(clippy::cast_possible_truncation, reason = "at most 32")]
         let at = self.free.trailing_zeros() as u8;
-        let (Some(entry), Some(last)) =
-            (self.places.get_mut(usize::from(at)), self.order.get_mut(usize::from(self.nr)))
-        else {
-            return;
-        };
+        let Some(entry) = self.places.get_mut(usize::from(at)) else { return };
         (entry.is_alone, entry.is_excused) = (false, false);
         entry.begin_again();
-        *last = at;
+        self.order.push(at);
         self.nr += 1;
         self.free &= !(1 << at);
         self.unsent |= 1 << at;
@@ -187,15 +186,16 @@ impl Journal {
 
     /// Requests that have something to write.
     pub fn writes(&self) -> impl Iterator<Item = &Entry> {
-        let entries = self.order[..usize::from(self.nr)].iter().filter_map(|at| self.places.get(usize::from(*at)));
+        let entries = self.order.iter().filter_map(|at| self.places.get(usize::from(at)));
         entries.filter(|entry| entry.request.is_write())
     }
 
     /// Forgets the request in a place.
     pub fn remove(&mut self, place: u8) {
-        let order = &mut self.order[..usize::from(self.nr)];
-        let Some(at) = order.iter().position(|p| *p == place) else { return };
-        order.copy_within(at + 1.., at);
+        if self.get(place).is_none() {
+            return;
+        }
+        self.order.remove(place);
         self.nr -= 1;
         self.free |= 1 << place;
         self.unsent &= !(1 << place);
@@ -205,20 +205,19 @@ impl Journal {
 
     /// The request that has waited for the longest.
     pub fn oldest(&self) -> Option<u8> {
-        self.order[..usize::from(self.nr)].first().copied()
+        self.order.iter().next()
     }
 
     /// When the request was taken that has waited for the longest and whose answer is not there, in ns.
     pub fn oldest_unanswered(&self) -> Option<u64> {
-        let mut unanswered = self.order[..usize::from(self.nr)].iter().filter(|place| self.doubted >> **place & 1 == 0);
-        unanswered.next().and_then(|place| self.places.get(usize::from(*place))).map(|entry| entry.taken_at)
+        let mut unanswered = self.order.iter().filter(|place| self.doubted >> *place & 1 == 0);
+        unanswered.next().and_then(|place| self.places.get(usize::from(place))).map(|entry| entry.taken_at)
     }
 
     /// For how long a request has looked lost at time `now`, in ns; 0: none does.
     pub fn overdue_for(&mut self, now: u64) -> u64 {
-        let in_use = self.order[..usize::from(self.nr)].iter();
-        let is_excused = |place: &&u8| self.places.get(usize::from(**place)).is_some_and(|entry| entry.is_excused);
-        let excused = in_use.filter(is_excused).fold(0, |all, place| all | 1 << place);
+        let is_excused = |place: &u8| self.places.get(usize::from(*place)).is_some_and(|entry| entry.is_excused);
+        let excused = self.order.iter().filter(is_excused).fold(0, |all, place| all | 1 << place);
         self.watch.look(&self.runs, excused, now)
     }
 
@@ -248,8 +247,8 @@ impl Journal {
 
     #[cold]
     fn first_of_doubted(&self) -> Option<(u8, u64)> {
-        let doubted = self.order[..usize::from(self.nr)].iter().filter(|place| self.doubted >> **place & 1 == 1);
-        let until = |place: &u8| self.places.get(usize::from(*place)).map(|entry| (*place, entry.doubted_until));
+        let doubted = self.order.iter().filter(|place| self.doubted >> *place & 1 == 1);
+        let until = |place: u8| self.places.get(usize::from(place)).map(|entry| (place, entry.doubted_until));
         doubted.filter_map(until).min_by_key(|(_, until)| *until)
     }
 
@@ -260,13 +259,13 @@ impl Journal {
         self.runs.begin_again(give);
         self.sweep.clear();
         let mut nr = 0;
-        for at in &self.order[..usize::from(self.nr)] {
-            let Some(entry) = self.places.get_mut(usize::from(*at)) else { continue };
+        for at in self.order.iter() {
+            let Some(entry) = self.places.get_mut(usize::from(at)) else { continue };
             let is_begun = entry.next_sector != entry.request.sector;
-            nr += u32::from(is_begun || self.unsent >> *at & 1 == 0 || entry.is_alone);
+            nr += u32::from(is_begun || self.unsent >> at & 1 == 0 || entry.is_alone);
             entry.begin_again();
             entry.is_alone = false;
-            entry.is_excused |= slow >> *at & 1 == 1;
+            entry.is_excused |= slow >> at & 1 == 1;
         }
         (self.unsent, self.doubted) = (!self.free, 0);
         nr
@@ -299,10 +298,18 @@ impl Journal {
         mut put: impl FnMut(Kind, Segment, PageNr),
     ) -> Option<Run> {
         let name = self.runs.next_name()?;
-        if self.sweep.first().is_none() {
-            self.begin_sweep();
-        }
-        let first = self.sweep.first()?;
+        // One that comes while others are under way, as most do.
+        let is_single = self.ordered == 0 && self.unsent.is_power_of_two();
+        #[allow(clippy::cast_possible_truncation, reason = "at most 31")]
+        let first = if is_single {
+            self.sweep.clear();
+            self.unsent.trailing_zeros() as u8
+        } else {
+            if self.sweep.first().is_none() {
+                self.begin_sweep();
+            }
+            self.sweep.first()?
+        };
         let entry = self.places.get(usize::from(first))?;
         let (kind, sector) = (entry.request.kind, entry.next_sector);
         let mut run = Run { name, kind, sector, nr_segments: 0, nr_requests: 0, cost: 0, first };
@@ -314,10 +321,17 @@ impl Journal {
             run.nr_requests += 1;
             members |= 1 << place;
             if !entry.is_sent() {
+                if is_single {
+                    // What is left of it goes before what comes meanwhile.
+                    self.sweep.join(place, sector);
+                }
                 break;
             }
             let (end, may_share) = (entry.next_sector, entry.may_share());
             self.unsent &= !(1 << place);
+            if is_single {
+                break;
+            }
             self.sweep.advance();
             let Some(next) = self.sweep.first().filter(|_| may_share && run.nr_segments < max_segments) else { break };
             if !self.places.get(usize::from(next)).is_some_and(|next| next.follows(run.kind, end)) {
@@ -332,15 +346,16 @@ impl Journal {
 
     /// All that may be passed on now, and is not, makes a sweep.
     fn begin_sweep(&mut self) {
-        if self.ordered == 0 && self.unsent.is_power_of_two() {
-            // One that comes while others are under way, as most do.
-            #[allow(clippy::cast_possible_truncation, reason = "at most 31")]
-            let place = self.unsent.trailing_zeros() as u8;
-            let sector = self.places.get(usize::from(place)).map_or(0, |entry| entry.request.sector);
-            return self.sweep.join(place, sector);
+        if self.ordered == 0 {
+            for place in
+                self.order.from(self.order.first_of(self.unsent)).filter(|place| self.unsent >> *place & 1 == 1)
+            {
+                self.sweep.join(place, self.places.get(usize::from(place)).map_or(0, |entry| entry.request.sector));
+            }
+            return;
         }
         let (mut is_first, mut has_writes) = (true, false);
-        for &place in &self.order[..usize::from(self.nr)] {
+        for place in self.order.iter() {
             let Some(entry) = self.places.get(usize::from(place)) else { continue };
             let may_go = match entry.request.kind {
                 Kind::Barrier => is_first,

@@ -15,6 +15,7 @@ pub mod front;
 mod journal;
 mod lost;
 mod mark;
+mod order;
 mod pool;
 mod request;
 mod run;

@@ -57,7 +57,7 @@ impl Pool {
         }
         match self.run(places.len()) {
             Some((at, bit)) => {
-                self.use_up(at, first_bits(places.len()) << bit);
+                self.use_up(at, first_bits(places.len()) << bit, places.len());
                 places.iter_mut().zip(at * EACH + bit as usize..).for_each(|(place, page)| *place = number(page));
                 true
             }
@@ -75,11 +75,14 @@ impl Pool {
     /// A run of so many pages that this back end has had, and that are free.
     #[inline]
     fn run(&self, nr: usize) -> Option<(usize, u32)> {
-        let (first, behind) = (self.had_from / EACH, u64::MAX << (self.had_from % EACH));
-        let words = self.free.iter().enumerate().skip(first);
-        words
-            .map(|(at, word)| (at, if at == first { word & behind } else { *word }))
-            .find_map(|(at, word)| Some((at, run_in(word, nr)?)))
+        let mut behind = u64::MAX << (self.had_from % EACH);
+        for at in self.had_from / EACH..self.free.len() {
+            if let Some(bit) = self.free.get(at).and_then(|word| run_in(word & behind, nr)) {
+                return Some((at, bit));
+            }
+            behind = u64::MAX;
+        }
+        None
     }
 
     /// Takes pages that this back end has not had, as far as there are some.
@@ -104,15 +107,17 @@ impl Pool {
             .map(|(at, word)| (at, if at == last { word & before } else { *word }))
             .find(|(_, word)| *word != 0)?;
         let bit = word.ilog2();
-        self.use_up(at, 1 << bit);
+        self.use_up(at, 1 << bit, 1);
         self.had_from = at * EACH + bit as usize;
         Some(number(self.had_from))
     }
 
-    fn use_up(&mut self, at: usize, bits: u64) {
+    /// Pages of a word, whose bits these are, `nr` of them.
+    #[inline]
+    fn use_up(&mut self, at: usize, bits: u64, nr: usize) {
         if let Some(free) = self.free.get_mut(at) {
             *free &= !bits;
-            self.nr_free -= bits.count_ones() as usize;
+            self.nr_free -= nr;
         }
     }
 

@@ -9,8 +9,7 @@ use super::journal::PLACES;
 /// What is left of a sweep: places of requests, by their first sectors.
 #[derive(Default)]
 pub struct Sweep {
-    places: [u8; PLACES],
-    sectors: [u64; PLACES],
+    places: [(u64, u8); PLACES],
     at: u8,
     end: u8,
 }
@@ -24,7 +23,7 @@ impl Sweep {
     /// The request whose turn it is.
     #[inline]
     pub fn first(&self) -> Option<u8> {
-        self.places[..usize::from(self.end)].get(usize::from(self.at)).copied()
+        self.places[..usize::from(self.end)].get(usize::from(self.at)).map(|(_, place)| *place)
     }
 
     /// All of that is passed on.
@@ -44,12 +43,13 @@ impl Sweep {
             debug_assert!(false, "a place joins twice");
             return;
         }
-        let before = self.sectors[..nr].iter().rposition(|s| *s <= sector).map_or(0, |at| at + 1);
-        if before < nr {
-            self.places.copy_within(before..nr, before + 1);
-            self.sectors.copy_within(before..nr, before + 1);
+        // They are few as a rule.
+        let mut at = nr;
+        while let Some(before) = at.checked_sub(1).map(|at| self.places[at]).filter(|(other, _)| *other > sector) {
+            self.places[at] = before;
+            at -= 1;
         }
-        (self.places[before], self.sectors[before]) = (place, sector);
+        self.places[at] = (sector, place);
         self.end += 1;
     }
 }
