@@ -66,6 +66,11 @@ impl Default for Pace {
 }
 
 impl Pace {
+    /// Requests of bursts before, about.
+    pub fn usual(&self) -> u32 {
+        self.usual
+    }
+
     /// The ring was looked at at `now` (ns), and `taken` requests taken out of it. After how many more the guest is to notify: if
     /// that is not 1, the ring is to be looked at within [`LATE_NS`] though nobody notifies.
     #[must_use]

@@ -78,15 +78,55 @@ struct End {
 
 impl End {
     /// After how many entries it is to notify, if `under_way` will bring about another look: after half of them at most, so that nobody waits for
-    /// what waits for him.
+    /// what waits for him. And its pace then, if that changes.
     #[inline]
-    fn ahead(&self, at: u32, under_way: u32, now: &impl Fn() -> u64) -> (u32, End) {
-        let mut pace = self.pace;
+    fn ahead(&self, at: u32, under_way: u32, now: &impl Fn() -> u64) -> (u32, Option<Pace>) {
         if under_way < 4 {
-            return (1, End { pace, left_at: at });
+            return (1, None);
         }
+        let mut pace = self.pace;
         let ahead = pace.looked(at.wrapping_sub(self.left_at), now());
-        (ahead.min(under_way / 2), End { pace, left_at: at })
+        (ahead.min(under_way / 2), Some(pace))
+    }
+
+    /// It was left alone `at` this entry.
+    #[inline]
+    fn left(&mut self, at: u32, pace: Option<Pace>) {
+        self.left_at = at;
+        if let Some(pace) = pace {
+            self.pace = pace;
+        }
+    }
+}
+
+/// How many requests a guest brings one after the other when nothing was under way: it waits for nothing meanwhile, so it need not notify of each of
+/// them if it has brought so many before.
+#[derive(Clone, Copy, Default)]
+struct Burst {
+    /// Requests of this one.
+    now: u32,
+    /// Of the one before, and of the shorter one of the two before.
+    last: u32,
+    usual: u32,
+    /// All requests were answered when the disk was left alone.
+    was_idle: bool,
+}
+
+impl Burst {
+    /// So many more were taken, and so many are under way. How many are still to come, if all is as usual.
+    #[inline]
+    fn taken(&mut self, nr: u32, under_way: u32) -> u32 {
+        if self.was_idle && nr > 0 {
+            let ended = self.now.min(BLKIF_RING_SIZE);
+            (self.usual, self.last, self.now) = (ended.min(self.last), ended, 0);
+        }
+        self.now = self.now.saturating_add(nr);
+        self.was_idle = under_way == 0;
+        if self.now == under_way {
+            self.usual.saturating_sub(self.now)
+        } else {
+            0
+        }
     }
 }
 
@@ -128,6 +168,7 @@ pub struct Disk<P, F> {
     /// The guest, and the back end.
     guest_end: End,
     back_end: End,
+    burst: Burst,
     /// What counted for so much is answered, and nobody was told yet.
     ended: u32,
 }
@@ -149,6 +190,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             has_given_up: false,
             guest_end: End::default(),
             back_end: End::default(),
+            burst: Burst::default(),
             ended: 0,
         })
     }
@@ -477,17 +519,23 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         now: &impl Fn() -> u64,
         budget: &mut u32,
     ) -> bool {
-        let mut begun_at = None;
-        while *budget > 0 && (self.link.is_some() || self.has_given_up) && self.dead.is_none() {
-            match self.ring.available() {
-                Ok(0) => return true,
-                Ok(_) => {}
-                Err(error) => {
-                    self.dead = Some(error);
-                    return true;
-                }
+        if (self.link.is_none() && !self.has_given_up) || self.dead.is_some() || *budget == 0 {
+            return true;
+        }
+        // What comes meanwhile is seen before the ring is left alone.
+        let available = match self.ring.available() {
+            Ok(0) => return true,
+            Ok(available) => available,
+            Err(error) => {
+                self.dead = Some(error);
+                return true;
             }
-            let taken_at = *begun_at.get_or_insert_with(now);
+        };
+        let taken_at = now();
+        for _ in 0..available {
+            if *budget == 0 {
+                return true;
+            }
             if !self.take(grants, frames, taken_at, budget) {
                 return false;
             }
@@ -508,15 +556,14 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             debug_assert!(false, "more requests than the ring has slots");
             return false;
         };
-        let slot = entry.request.decode(self.ring.words(0), self.offers);
-        let refused = if let Slot::Refused(answer) = slot { answer } else { entry.request.refused() };
-        let is_whole = match slot {
+        let is_whole = match entry.request.decode(self.ring.words(0), self.offers) {
+            Slot::Refused(answer) => return self.refuse(answer),
             _ if self.has_given_up => false,
             Slot::Whole => true,
             Slot::Indirect(list) => read_list(list, &mut entry.request, grants, frames),
-            Slot::Refused(_) => false,
         };
         if !is_whole {
+            let refused = entry.request.refused();
             return self.refuse(refused);
         }
         entry.taken_at = taken_at;
@@ -530,6 +577,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             let mut held = request.segments().iter().zip(pages.iter().map(|nr| frame_of(&self.frames, *nr)));
             if !held.all(|(segment, page)| copy_in(segment, page, grants, frames)) {
                 pages.iter().for_each(|page| self.pool.give(*page));
+                let refused = request.refused();
                 return self.refuse(refused);
             }
         }
@@ -588,21 +636,29 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         if self.link.is_none() && !self.has_given_up {
             return Left::Asleep;
         }
-        let after = |end: &End, at, under_way| {
-            let (ahead, end) = end.ahead(at, under_way, now);
+        let after = |end: &End, at, under_way, to_come| {
+            let (ahead, pace) = end.ahead(at, under_way, now);
+            let ahead = ahead.max(to_come);
             // Who is looked after by nobody else notifies of each.
             if ahead > 1 && !may_be_late() {
-                (1, end)
+                (1, pace)
             } else {
-                (ahead, end)
+                (ahead, pace)
             }
         };
         let mut is_late = false;
-        if let Some(link) = &self.link {
-            let (ahead, end) = after(&self.back_end, link.ring.rsp_cons(), BLKIF_RING_SIZE - link.ring.free());
+        if let Some(link) = &mut self.link {
+            let at = link.ring.rsp_cons();
+            let under_way = BLKIF_RING_SIZE - link.ring.free();
+            // It most likely answers as many at one time as it has before, if it has so many to answer.
+            let to_come = self.back_end.pace.usual().min(under_way / 2);
+            let (ahead, pace) = after(&self.back_end, at, under_way, to_come);
             match link.ring.ask_for_event(ahead) {
                 Ok(true) => return Left::Work,
-                Ok(false) => (self.back_end, is_late) = (end, ahead > 1),
+                Ok(false) => {
+                    self.back_end.left(at, pace);
+                    is_late = ahead > 1;
+                }
                 Err(_) => {
                     self.lose_link();
                     return Left::Asleep;
@@ -612,10 +668,17 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         // Who has to wait for pages is looked at when there are answers. Not so who has asked for something a moment ago.
         if self.dead.is_none() && !lacks_pages {
             let under_way = if self.link.is_some() { self.journal.len().into() } else { 0 };
-            let (ahead, end) = after(&self.guest_end, self.ring.req_cons(), under_way);
+            let at = self.ring.req_cons();
+            let mut burst = self.burst;
+            let to_come = burst.taken(at.wrapping_sub(self.guest_end.left_at), under_way);
+            let (ahead, pace) = after(&self.guest_end, at, under_way, to_come);
             match self.ring.ask_for_event(ahead) {
                 Ok(true) => return Left::Work,
-                Ok(false) => (self.guest_end, is_late) = (end, is_late || ahead > 1),
+                Ok(false) => {
+                    self.guest_end.left(at, pace);
+                    self.burst = burst;
+                    is_late |= ahead > 1;
+                }
                 Err(error) => self.dead = Some(error),
             }
         }

@@ -34,6 +34,7 @@ use alloc::boxed::Box;
 use alloc::collections::TryReserveError;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::OnceCell;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use hv_core::grant::audit::Ledger;
 
@@ -99,8 +100,14 @@ impl End {
     /// Tells the domain of news.
     fn notify(&self) {
         if let Some(d) = domain::find(self.domain) {
-            d.events.lock().raise_hypervisor(&Receiver(&d, Cause::Sender), self.port, self.cookie);
+            self.tell(&d);
         }
+    }
+
+    /// Tells `domain` of news, which is the one.
+    #[inline]
+    fn tell(&self, domain: &Domain) {
+        domain.events.lock().raise_hypervisor(&Receiver(domain, Cause::Sender), self.port, self.cookie);
     }
 
     /// Lets go of the port. One that its domain has closed is not there, or is something else by now.
@@ -165,13 +172,16 @@ impl Shelf {
             turn.abandoned();
         }
         let cookie = self.name.raw() | DISK_EVENT;
-        let may_be_late = || late::place_for(cookie).is_some();
+        // Both are looked for once at most: a portion does not take long, and nobody else uses this CPU's places.
+        let (place, began) = (OnceCell::new(), OnceCell::new());
+        let place = || *place.get_or_init(|| late::place_for(cookie));
+        let now = || *began.get_or_init(tsc::now_ns);
         let Served { more, tell_guest, tell_back, look_at, is_late } =
-            self.disk.serve(&mut grants, &Bytes, &mut turn, &tsc::now_ns, budget, &may_be_late);
+            self.disk.serve(&mut grants, &Bytes, &mut turn, &now, budget, &|| place().is_some());
         let room = turn.is_left;
         if let (true, Some(back)) = (is_late, &self.back) {
-            if let Some(place) = late::place_for(cookie) {
-                late::put_off(place, cookie, [guest.id, back.end.domain], tsc::now_ns());
+            if let Some(place) = place() {
+                late::put_off(place, cookie, [guest.id, back.end.domain], now());
             }
         }
         if let Some(at) = look_at {
@@ -181,7 +191,7 @@ impl Shelf {
             wake(self.name, at);
         }
         if tell_guest {
-            self.guest.notify();
+            self.guest.tell(guest);
         }
         if let Some(back) = self.back.as_ref().filter(|_| tell_back) {
             back.end.notify();

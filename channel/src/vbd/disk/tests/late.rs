@@ -65,3 +65,36 @@ fn a_busy_back_end_is_heard_after_half_of_what_it_has() {
     assert!((0..24).all(|n| asked[n] <= (23 - n as u32) / 2 || asked[n] == 1), "{asked:?}");
     assert_eq!(asked[20..], [1; 4]);
 }
+
+/// All that a guest has asked for is answered at one time.
+fn answer_all(bench: &mut Bench, from: usize) {
+    (from..bench.seen.len()).for_each(|n| bench.back_answers(bench.passed_on(n), BLKIF_RSP_OKAY));
+    bench.now += 10 * LATE_NS;
+    let _ = bench.serve();
+    assert_eq!(bench.disk.waiting(), 0);
+    let _ = bench.answers();
+}
+
+#[test]
+fn who_brings_as_many_at_a_time_as_twice_before_notifies_of_the_first_and_the_last() {
+    let mut bench = Bench::new();
+    bench.may_be_late = true;
+    let mut burst = |nr| {
+        let before = bench.seen.len();
+        bench.now += 10 * LATE_NS;
+        let asked = ask_quickly(&mut bench, nr);
+        answer_all(&mut bench, before);
+        assert_eq!(ahead(&bench), 1, "nothing is under way");
+        asked
+    };
+    assert_eq!([burst(10)[0], burst(10)[0]], [1, 1]);
+    // It is looked at after each of them here, so it is seen how many are to come.
+    assert_eq!(burst(10)[..5], [9, 8, 7, 6, 5]);
+    // The shorter one of two counts.
+    assert_eq!(burst(2), [9, 8]);
+    assert_eq!(burst(10)[..2], [1, 1]);
+    assert_eq!(burst(10)[..2], [1, 1]);
+    assert_eq!(burst(10)[..2], [9, 8]);
+    // One request at a time has always been served at once, but for the first time.
+    assert_eq!([burst(1)[0], burst(1)[0], burst(1)[0]], [9, 1, 1]);
+}

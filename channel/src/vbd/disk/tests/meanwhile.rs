@@ -77,6 +77,6 @@ fn what_is_asked_meanwhile_is_taken_or_the_guest_notifies() {
             assert!(taken == 3 || is_known || !has_come, "after {looks} looks; given up: {has_given_up}");
             came += u32::from(has_come);
         }
-        assert!((3..19).contains(&came), "it comes in the middle, and after the end");
+        assert!((2..19).contains(&came), "it comes in the middle, and after the end: {came}");
     }
 }
