@@ -47,6 +47,8 @@ pub struct Page<F> {
 pub struct Served {
     /// There is more to do, for which there was no time.
     pub more: bool,
+    /// Among it are answers of the back end's.
+    pub has_answers: bool,
     /// The guest wants an event.
     pub tell_guest: bool,
     /// The back end wants an event.
@@ -356,6 +358,8 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             }
             if *budget == 0 {
                 served.more = self.link.is_some() || self.has_given_up;
+                let answers = self.link.as_ref().map(|link| link.ring.available());
+                served.has_answers = matches!(answers, Some(Ok(1..)));
                 break;
             }
             let left = self.ask_for_events(lacks_pages, now, may_be_late);

@@ -132,6 +132,8 @@ struct Back {
 struct Left {
     /// There is more to do.
     more: bool,
+    /// Among it are the back end's answers.
+    has_answers: bool,
     /// There is room in its driver domain that others wait for.
     room: bool,
 }
@@ -176,7 +178,7 @@ impl Shelf {
         let (place, began) = (OnceCell::new(), OnceCell::new());
         let place = || *place.get_or_init(|| late::place_for(cookie));
         let now = || *began.get_or_init(tsc::now_ns);
-        let Served { more, tell_guest, tell_back, look_at, is_late } =
+        let Served { more, has_answers, tell_guest, tell_back, look_at, is_late } =
             self.disk.serve(&mut grants, &Bytes, &mut turn, &now, budget, &|| place().is_some());
         let room = turn.is_left;
         if let (true, Some(back)) = (is_late, &self.back) {
@@ -209,7 +211,7 @@ impl Shelf {
             };
             guest_warn!("d{}: disk {}: {why}", guest.id, self.name.place());
         }
-        Left { more, room }
+        Left { more, has_answers, room }
     }
 
     /// Its turn has come to pass on what waits.
@@ -237,7 +239,12 @@ pub fn serve(cookie: u32) -> bool {
     if left.room {
         go_on(name.place());
     }
-    left.more
+    // The guest's requests are not the work of a back end that has told of its answers: the guest could have it do that for as long as it likes.
+    let is_others = cookie & BACK_EVENT != 0 && left.more && !left.has_answers;
+    if is_others {
+        wake(name, tsc::now_ns());
+    }
+    left.more && !is_others
 }
 
 /// Disks that wait for the driver domain of the one in a place have their turns. No disk's lock may be held.

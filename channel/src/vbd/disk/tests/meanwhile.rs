@@ -80,3 +80,37 @@ fn what_is_asked_meanwhile_is_taken_or_the_guest_notifies() {
         assert!((2..19).contains(&came), "it comes in the middle, and after the end: {came}");
     }
 }
+
+/// A write whose page is not granted: it costs as much as another one, and nothing of it goes to the back end.
+fn ask_in_vain(bench: &mut Bench, id: u32) {
+    let mut words = [0; 28];
+    (words[0], words[2], words[6], words[7]) = (u32::from(BLKIF_OP_WRITE) | 1 << 8, id, 9999, 7 << 8);
+    bench.front.put(words);
+    bench.front.push();
+}
+
+#[test]
+fn a_guest_that_goes_on_asking_is_not_the_work_of_a_back_end_that_has_answered() {
+    let mut bench = Bench::new();
+    bench.ask(BLKIF_OP_READ, 1, 8, 1);
+    let _ = bench.serve();
+    bench.back_answers(bench.passed_on(0), BLKIF_RSP_OKAY);
+    (2..20).for_each(|id| ask_in_vain(&mut bench, id));
+    let served = bench.serve_some(16 << 10);
+    assert!(served.more && !served.has_answers, "{served:?}");
+    assert!(bench.answers().contains(&(1, BLKIF_RSP_OKAY)));
+}
+
+#[test]
+fn it_is_known_that_answers_are_left() {
+    let mut bench = Bench::new();
+    for id in 1..3 {
+        bench.ask(BLKIF_OP_READ, id, 100 * id, 1);
+    }
+    let _ = bench.serve();
+    (0..2).for_each(|n| bench.back_answers(bench.passed_on(n), BLKIF_RSP_OKAY));
+    let served = bench.serve_some(1);
+    assert!(served.more && served.has_answers, "{served:?}");
+    let served = bench.serve();
+    assert!(!served.more && !served.has_answers, "{served:?}");
+}
