@@ -10,6 +10,9 @@
 //! hypervisor has that already: a frame changes its use only after a flush.
 //!
 //! The cache belongs to one vCPU and is used only by the CPU that runs it. Nothing here allocates or locks.
+//!
+//! The CPU remembers tables, not only pages (SDM volume 3, section 5.10.3): it may walk on from one that no entry leads to any
+//! more. So a table gets another use only after CR3 was loaded, and who empties the cache says how that is done.
 
 use crate::mmu::{MmuEnv, PtMem, Slot};
 use alloc::vec::Vec;
@@ -46,7 +49,7 @@ pub enum Stale {
     Nothing,
     /// The page.
     Page,
-    /// Everything: the cache was full and was emptied.
+    /// Everything: the cache is full and nothing was entered. It is to be emptied, by [`Vtlb::wipe`], and the access faults again.
     All,
 }
 
@@ -113,8 +116,8 @@ impl Vtlb {
         Some(mfn)
     }
 
-    /// Empties it. The CPU flushes afterwards.
-    pub fn wipe<E: PtMem>(&self, env: &E) {
+    /// Empties it. `load_cr3` has the CPU that uses it load CR3, with whatever root: only then are its tables free for another use.
+    pub fn wipe<E: PtMem>(&self, env: &E, load_cr3: impl FnOnce()) {
         for (root, used) in self.roots.iter().zip(&self.used) {
             for (word, bits) in used.take().into_iter().enumerate() {
                 let mut bits = bits;
@@ -125,6 +128,7 @@ impl Vtlb {
                 }
             }
         }
+        load_cr3();
         self.taken.set(0);
     }
 
@@ -196,24 +200,14 @@ impl Vtlb {
     }
 
     fn enter<E: MmuEnv>(&self, env: &E, space: Space, va: VirtAddr, entry: Pte) -> Stale {
-        match self.path(env, space, va) {
-            Some(slot) => {
-                let before = env.read(slot);
-                env.write(slot, entry);
-                if before.is_present() {
-                    Stale::Page
-                } else {
-                    Stale::Nothing
-                }
-            }
-            None => {
-                self.wipe(env);
-                // An empty cache has room for a path.
-                if let Some(slot) = self.path(env, space, va) {
-                    env.write(slot, entry);
-                }
-                Stale::All
-            }
+        // An empty cache has room for a path.
+        let Some(slot) = self.path(env, space, va) else { return Stale::All };
+        let before = env.read(slot);
+        env.write(slot, entry);
+        if before.is_present() {
+            Stale::Page
+        } else {
+            Stale::Nothing
         }
     }
 

@@ -3,7 +3,8 @@
 use super::*;
 use crate::mmu::fake::{Machine, DOM1};
 use crate::mmu::PtMem;
-use std::collections::BTreeSet;
+use core::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 #[derive(Default)]
@@ -90,11 +91,11 @@ fn after_a_clean_every_page_faults_again() {
     map(&m, 0, 20, RW);
     fill(&m, &c, &log, 0, WRITE);
     // Still logged: no second fault for a write after a read.
-    c.wipe(&m);
+    c.wipe(&m, || ());
     fill(&m, &c, &log, 0, READ);
     assert!(cached(&m, &c, Space::Kernel, 0).unwrap().is_writable());
     log.clear();
-    c.wipe(&m);
+    c.wipe(&m, || ());
     assert!(cached(&m, &c, Space::Kernel, 0).is_none());
     fill(&m, &c, &log, 0, READ);
     assert!(!cached(&m, &c, Space::Kernel, 0).unwrap().is_writable(), "dirty in the guest's table, but not in the log");
@@ -151,8 +152,13 @@ fn a_full_cache_starts_anew() {
     for n in 0..30 {
         match c.fill(&m, &log, (Space::Kernel, ROOT), far(n), READ) {
             Fill::Done(Stale::All) => {
-                emptied += 1;
+                assert!(
+                    c.lookup(&m, c.root(Space::Kernel), far(n)).is_none(),
+                    "nothing is entered before the CPU has flushed"
+                );
+                c.wipe(&m, || emptied += 1);
                 assert!(cached(&m, &c, Space::Kernel, 0).is_none());
+                assert_eq!(c.fill(&m, &log, (Space::Kernel, ROOT), far(n), READ), Fill::Done(Stale::Nothing));
             }
             Fill::Done(Stale::Nothing) => {}
             other => panic!("{other:?}"),
@@ -205,10 +211,10 @@ fn the_cache_never_allows_more_than_the_tables() {
                 m.poke(Slot::new(Mfn::new(13), page as usize), Pte::EMPTY);
                 c.forget(&m, va(page));
             }
-            2 => c.wipe(&m),
+            2 => c.wipe(&m, || ()),
             3 => {
                 log.clear();
-                c.wipe(&m);
+                c.wipe(&m, || ());
             }
             n => {
                 let access = Access { write: n & 1 != 0, fetch: n & 2 != 0 };
@@ -227,4 +233,119 @@ fn the_cache_never_allows_more_than_the_tables() {
             }
         }
     }
+}
+
+/// A CPU that remembers tables as well as the manual lets it: it walks on from any that an entry led to, until it loads CR3, or is
+/// told to forget the address, or faults there.
+struct Cpu<'a> {
+    memory: &'a Machine,
+    cr3: Cell<Mfn>,
+    /// By the entry's level and the part of the address that selects it: the table that it led to.
+    remembered: RefCell<BTreeMap<(u32, u64), Mfn>>,
+}
+
+impl Cpu<'_> {
+    const fn key(level: u32, va: VirtAddr) -> (u32, u64) {
+        (level, va.raw() >> (12 + 9 * (level - 1)))
+    }
+
+    /// Walks to the page at `va`, from a table of a level below `below` if one is remembered.
+    fn walk(&self, va: VirtAddr, below: u32) -> Option<Pte> {
+        let mut remembered = self.remembered.borrow_mut();
+        let known = (2..=below).find_map(|level| Some((level - 1, *remembered.get(&Self::key(level, va))?)));
+        let (mut level, mut table) = known.unwrap_or((4, self.cr3.get()));
+        loop {
+            let entry = self.memory.read(Slot::new(table, va.table_index(level)));
+            if level == 1 || !entry.is_present() {
+                return Some(entry).filter(|entry| entry.is_present());
+            }
+            remembered.insert(Self::key(level, va), entry.mfn());
+            (level, table) = (level - 1, entry.mfn());
+        }
+    }
+
+    /// INVLPG, and what a fault does.
+    fn forget(&self, va: VirtAddr) {
+        self.remembered.borrow_mut().retain(|&(level, of), _| (level, of) != Self::key(level, va));
+    }
+
+    fn load_cr3(&self, root: Mfn) {
+        self.cr3.set(root);
+        self.remembered.borrow_mut().clear();
+    }
+}
+
+/// No frame that the CPU may walk on from becomes another table, whatever empties the cache; so it finds nothing but what the guest
+/// has mapped there.
+#[test]
+fn a_table_that_the_cpu_remembers_gets_no_other_use() {
+    let (m, log) = (machine(), Log::default());
+    // Four tables of each level, as the CPU sees them: they are the same ones.
+    for index in 0..4 {
+        for (table, first) in [(10, 0), (11, 0), (12, 2)] {
+            m.poke(Slot::new(Mfn::new(table), index), m.read(Slot::new(Mfn::new(table), first)));
+        }
+        map(&m, index, 20 + index as u64, RW);
+    }
+    m.log.store(false, std::sync::atomic::Ordering::Relaxed);
+    let cpu = Cpu { memory: &m, cr3: Cell::new(Mfn::new(0)), remembered: RefCell::default() };
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let address = |r: u64| {
+        let index = |level: u32| (r >> (2 * level) & 3) << (12 + 9 * level);
+        VirtAddr::new(index(0) | index(1) | index(2) | index(3)).unwrap()
+    };
+    let (c, mut space, mut emptied) = (cache(30), Space::Kernel, 0);
+    cpu.load_cr3(c.root(space));
+    for _ in 0..50_000 {
+        let r = random();
+        let (va, below) = (address(r >> 8), 1 + (r >> 16 & 3) as u32);
+        // What empties the cache loads CR3, and the CPU may look ahead until then.
+        let load_cr3 = || {
+            cpu.walk(va, below);
+            cpu.load_cr3(cpu.cr3.get());
+        };
+        match r & 31 {
+            0 => {
+                space = if space == Space::Kernel { Space::User } else { Space::Kernel };
+                cpu.load_cr3(c.root(space));
+            }
+            // A flush of everything, or another user root.
+            1 => c.wipe(&m, load_cr3),
+            2 => {
+                c.forget(&m, va);
+                cpu.forget(va);
+            }
+            n => {
+                let found = cpu.walk(va, below);
+                assert!(found.is_none_or(|page| page.mfn().raw() == 20 + (r >> 8 & 3)), "{va:?} {found:?}");
+                let write = n & 1 != 0;
+                if found.is_some_and(|page| page.is_writable() || !write) {
+                    continue;
+                }
+                cpu.forget(va);
+                let before = c.taken.get();
+                let filled = c.fill(&m, &log, (space, ROOT), va, Access { write, fetch: false });
+                let taken = c.taken.get();
+                let handed_out = &c.pool[if taken < before { 0 } else { before }..taken];
+                let remembered = cpu.remembered.borrow().values().any(|table| handed_out.contains(table));
+                assert!(!remembered, "a table got another use while the CPU remembers it");
+                match filled {
+                    Fill::Done(Stale::Nothing) => {}
+                    Fill::Done(Stale::Page) => cpu.forget(va),
+                    Fill::Done(Stale::All) => {
+                        emptied += 1;
+                        c.wipe(&m, load_cr3);
+                    }
+                    refused @ Fill::Refused { .. } => panic!("{refused:?}"),
+                }
+            }
+        }
+    }
+    assert!(emptied > 100, "the cache is to be full now and then: {emptied}");
 }

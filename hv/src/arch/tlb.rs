@@ -49,11 +49,12 @@ pub fn clock() -> u32 {
 #[inline]
 pub unsafe fn load_root(root: u64) {
     let time = CLOCK.flush_begins();
-    if let Some(cache) = this_cpu().cache() {
-        cache.wipe(&Tables);
-    }
     // SAFETY: (1).
-    unsafe { cpu::write_cr3(root) };
+    let load_cr3 = || unsafe { cpu::write_cr3(root) };
+    match this_cpu().cache() {
+        Some(cache) => cache.wipe(&Tables, load_cr3),
+        None => load_cr3(),
+    }
     LAST_FLUSH[this_cpu().cpu as usize & (MAX_CPUS - 1)].store(time, Ordering::Release);
 }
 

@@ -90,7 +90,7 @@ pub fn new_user_baseptr(v: &OwnedVcpu, mfn: Mfn) -> Result<(), Errno> {
     mmu().drain(&mut lock)?;
     let new = if mfn.raw() == 0 { mfn } else { mmu().acquire_root(mm.id, mfn, &mut lock).map_err(refused)?.keep() };
     v.user_root.set(new);
-    vtlb::wipe(v);
+    vtlb::forget_user_root(v);
     if old.raw() != 0 {
         mmu().release_root(RootRef::from_kept(old), &mut lock)?;
     }

@@ -1,11 +1,13 @@
 //! vCPUs of a logged domain run on a cache of their page tables: see `hv_core::vtlb`.
 
+use crate::arch::tlb;
 use crate::cpu::{self, percpu::this_cpu};
 use crate::domain::memory::log_dirty::Writes;
 use crate::domain::memory::mmu_env::mmu;
 use crate::domain::vcpu::OwnedVcpu;
 use crate::mem::guest_tables::Tables;
 use crate::mem::{self, frames};
+use crate::pv::mode;
 use crate::sched::Held;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -81,11 +83,22 @@ pub fn hardware_root_or(v: &OwnedVcpu, own: Mfn) -> Mfn {
     }
 }
 
-/// Empties the cache of `v`, which runs here or is about to. The CPU's TLB is the caller's business.
+/// Loads the root of `v`, which is about to run here, for its mode, with an empty cache: what CPUs were asked to forget while it did
+/// not run is not in it any more.
 #[inline]
-pub fn wipe(v: &OwnedVcpu) {
-    if let Some(cache) = v.vtlb() {
-        cache.wipe(&Tables);
+pub fn load_empty(v: &OwnedVcpu) {
+    let load_cr3 = || mode::load_root(hardware_root(v));
+    match v.vtlb() {
+        Some(cache) => cache.wipe(&Tables, load_cr3),
+        None => load_cr3(),
+    }
+}
+
+/// Another table is the user root of `v`, which runs here: what its cache has of the old one is forgotten.
+#[inline]
+pub fn forget_user_root(v: &OwnedVcpu) {
+    if v.vtlb().is_some() {
+        tlb::flush_local(tlb::What::All);
     }
 }
 
@@ -121,8 +134,8 @@ fn fill(v: &OwnedVcpu, cache: &Vtlb, address: u64, code: u32) -> Option<u32> {
             match stale {
                 Stale::Nothing => {}
                 Stale::Page => cpu::invlpg(address),
-                // SAFETY: the root that is loaded.
-                Stale::All => unsafe { cpu::write_cr3(cpu::read_cr3()) },
+                // The cache is that of the vCPU which runs here, so it goes with the TLB.
+                Stale::All => tlb::flush_local(tlb::What::All),
             }
             None
         }

@@ -5,7 +5,7 @@ use crate::cpu::percpu::this_cpu;
 use crate::cpu::{self, msr};
 use crate::domain::vcpu::OwnedVcpu;
 use crate::domain::{event, watch};
-use crate::pv::{control_regs, debugreg, entry, mode, time, vtlb};
+use crate::pv::{control_regs, debugreg, entry, time, vtlb};
 use crate::sched::timers;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -88,14 +88,12 @@ pub fn load(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
     tlb::enter_guests();
     // SAFETY: it stays as long as the vCPU is loaded; `save` forgets it.
     unsafe { me.set_cache(v.vtlb()) };
-    // This CPU may have flushed meanwhile, on behalf of others.
-    vtlb::wipe(v);
     if v.state_changed.swap(false, Ordering::Relaxed) || !stays {
         // SAFETY: the scheduler gave this CPU the vCPU's state.
         *regs = unsafe { *v.saved.get() };
         load_all(v, regs);
     } else {
-        mode::load_root(vtlb::hardware_root(v));
+        vtlb::load_empty(v);
         v.fpu.load_xcr0();
         if v.task_switched.get() {
             cpu::stts();
@@ -115,7 +113,7 @@ fn load_all(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
     let me = this_cpu();
     let domain = v.domain();
     domain.dirty_cpus.fetch_or(1 << me.cpu, Ordering::AcqRel);
-    mode::load_root(vtlb::hardware_root(v));
+    vtlb::load_empty(v);
     if let Some(old) = me.last_domain.replace(Some(domain.id)) {
         if old != domain.id {
             crate::domain::list::forget_dirty(old, me.cpu);
