@@ -27,7 +27,7 @@ use hardware::{Confined, Hardware};
 use hv_core::allowance::CALL;
 use hv_core::cmdline::Options;
 use hv_core::frame::FrameType;
-use hv_core::iommu::{Access, AnyFormat, DmaSpace, Forget, Narrowed, Tables};
+use hv_core::iommu::{Access, AnyFormat, DmaSpace, Forget, Narrowed, TableMem, Tables};
 use hv_core::passthrough::Owner;
 pub use report::{add as add_reports, handle_faults, has_news, init as init_reports};
 use x86::Mfn;
@@ -188,8 +188,12 @@ impl OwnTables {
 
 /// Gives a new domain tables that follow its frames. `None`: out of memory or of ids.
 pub fn prepare(dma: &DomainDma) -> Option<()> {
+    prepare_in(dma, &memory::OfDomain)
+}
+
+fn prepare_in(dma: &DomainDma, mem: &impl TableMem) -> Option<()> {
     let Some(iommu) = active() else { return Some(()) };
-    let tables = Tables::new(&memory::Direct, iommu.hardware.levels(), iommu.hardware.format())?;
+    let tables = Tables::new(mem, iommu.hardware.levels(), iommu.hardware.format())?;
     let Some(id) = iommu.allocate_id() else {
         frames::free_table(tables.root());
         return None;
@@ -202,11 +206,11 @@ pub fn prepare(dma: &DomainDma) -> Option<()> {
 /// Confines the devices of the hardware domain, which is built and does not run yet, to its own memory.
 fn adopt_hardware_domain(dma: &DomainDma) {
     let Some(iommu) = active() else { return };
-    prepare(dma).expect("out of memory for the IOMMU's tables");
+    prepare_in(dma, &memory::Direct).expect("out of memory for the IOMMU's tables");
     for mfn in (0..frames::end().raw()).map(Mfn::new) {
         let Some(frame) = frames::frame(mfn) else { continue };
         if frame.owner() == dma.domain && frame.usage().ty() == FrameType::Writable && !frame.count().is_heap() {
-            allow(dma, mfn);
+            allow_in(dma, mfn, &memory::Direct);
         }
     }
     let mut tables = dma.tables.lock();
@@ -224,7 +228,7 @@ fn adopt_hardware_domain(dma: &DomainDma) {
 pub fn release(dma: &DomainDma) -> Result<(), Errno> {
     let (Some(iommu), mut tables) = (active(), dma.tables.lock()) else { return Ok(()) };
     let Some(own) = tables.as_mut() else { return Ok(()) };
-    if !own.space.free_some(&memory::Direct, FREE_STEPS) {
+    if !own.space.free_some(&memory::OfDomain, FREE_STEPS) {
         return Err(Errno::ERESTART);
     }
     forget(iommu, Forget::Domain(own.id));
@@ -249,6 +253,12 @@ fn with_space<R>(dma: &DomainDma, act: impl FnOnce(&Iommu, &mut OwnTables) -> R)
     Some(act(active()?, dma.tables.lock().as_mut()?))
 }
 
+/// The domain with `dma` is about to get the `count` frames from `first`, or a grant of them. `false`: there is no memory for the
+/// tables that let its devices reach them, so it does not get them.
+pub fn make_room(dma: &DomainDma, first: Mfn, count: u64) -> bool {
+    with_space(dma, |_, own| own.space.make_room(&memory::OfDomain, first, count).is_ok()).unwrap_or(true)
+}
+
 /// There is no memory for the tables that would let the devices of the domain with `dma` reach the frame. A guest can bring that about at will.
 pub fn warn_out_of_reach(dma: &DomainDma, mfn: Mfn) {
     static LIMITED: Limited = Limited::new();
@@ -259,8 +269,12 @@ pub fn warn_out_of_reach(dma: &DomainDma, mfn: Mfn) {
 
 /// A frame of the domain with `dma` became writable.
 pub fn allow(dma: &DomainDma, mfn: Mfn) {
+    allow_in(dma, mfn, &memory::OfDomain);
+}
+
+fn allow_in(dma: &DomainDma, mfn: Mfn, mem: &impl TableMem) {
     with_space(dma, |iommu, own| {
-        if own.space.allow_own(&memory::Direct, mfn).is_err() {
+        if own.space.allow_own(mem, mfn).is_err() {
             warn_out_of_reach(dma, mfn);
         } else if iommu.caches_absence {
             forget(iommu, Forget::Page(own.id, mfn));
@@ -271,7 +285,7 @@ pub fn allow(dma: &DomainDma, mfn: Mfn) {
 /// It is not any more, and no device reaches it when this returns.
 pub fn forbid(dma: &DomainDma, mfn: Mfn) {
     with_space(dma, |iommu, own| {
-        if own.space.forbid_own(&memory::Direct, mfn) == Narrowed(true) {
+        if own.space.forbid_own(&memory::OfDomain, mfn) == Narrowed(true) {
             forget(iommu, Forget::Page(own.id, mfn));
         }
     });
@@ -280,7 +294,7 @@ pub fn forbid(dma: &DomainDma, mfn: Mfn) {
 /// It leaves the domain: no device reaches it after the next [`flush_released`].
 pub fn forbid_later(dma: &DomainDma, mfn: Mfn) {
     with_space(dma, |_, own| {
-        if own.space.forbid_own(&memory::Direct, mfn) == Narrowed(true) {
+        if own.space.forbid_own(&memory::OfDomain, mfn) == Narrowed(true) {
             RELEASED.store(true, Ordering::Release);
         }
     });
@@ -304,7 +318,7 @@ pub fn flush_released() {
 /// what is granted, which cannot report that there was none. `false`: devices do not reach the frame, but it is in the list.
 pub fn grant(dma: &DomainDma, mfn: Mfn, writable: bool) -> bool {
     let done = with_space(dma, |iommu, own| {
-        let done = own.space.grant(&memory::Direct, mfn, writable).is_ok();
+        let done = own.space.grant(&memory::OfDomain, mfn, writable).is_ok();
         if iommu.caches_absence {
             forget(iommu, Forget::Page(own.id, mfn));
         }
@@ -316,7 +330,7 @@ pub fn grant(dma: &DomainDma, mfn: Mfn, writable: bool) -> bool {
 /// The grant ends. The caller flushes ([`flush_released`]) before it gives the frame back.
 pub fn revoke(dma: &DomainDma, mfn: Mfn, writable: bool) {
     with_space(dma, |_, own| {
-        if own.space.revoke(&memory::Direct, mfn, writable) == Narrowed(true) {
+        if own.space.revoke(&memory::OfDomain, mfn, writable) == Narrowed(true) {
             RELEASED.store(true, Ordering::Release);
         }
     });

@@ -1,5 +1,6 @@
 //! What the devices of one domain may reach: its own frames by their type, and frames granted to it.
 
+use super::tables::ENTRIES;
 use super::{Access, Format, OutOfMemory, TableMem, Tables};
 use alloc::collections::BTreeMap;
 use x86::Mfn;
@@ -43,6 +44,18 @@ impl<F: Format> DmaSpace<F> {
     /// Nothing can be reached.
     pub const fn new(tables: Tables<F>) -> Self {
         Self { tables, granted: BTreeMap::new() }
+    }
+
+    /// The domain is about to get the `count` frames from `first`, or a grant of them. After a success devices may be let reach
+    /// them without an error.
+    pub fn make_room(&self, mem: &impl TableMem, first: Mfn, count: u64) -> Result<(), OutOfMemory> {
+        let end = first.raw().saturating_add(count);
+        let mut at = first.raw();
+        while at < end {
+            self.tables.make_room(mem, Mfn::new(at))?;
+            at = (at / ENTRIES as u64 + 1) * ENTRIES as u64;
+        }
+        Ok(())
     }
 
     /// A frame of the domain's became writable: devices may write it, too.

@@ -4,7 +4,7 @@ use super::Access;
 use x86::Mfn;
 
 /// Entries of a table.
-const ENTRIES: usize = 512;
+pub(super) const ENTRIES: usize = 512;
 const INDEX_BITS: u32 = 9;
 
 /// The form of entries.
@@ -109,6 +109,14 @@ impl<F: Format> Tables<F> {
             mem.write(table, index, entry);
         }
         Ok(before)
+    }
+
+    /// Makes what tables are missing for [`Self::set`] on `mfn`, which needs no memory then. Those that were made stay, as do all.
+    pub fn make_room(&self, mem: &impl TableMem, mfn: Mfn) -> Result<(), OutOfMemory> {
+        if mfn.raw() < self.end() {
+            self.walk(mem, mfn.raw(), 1, true)?;
+        }
+        Ok(())
     }
 
     /// Maps the frames `first..end`, of which nothing is mapped yet, with pages up to those that an entry of a table of

@@ -94,6 +94,28 @@ fn memory_that_runs_out_leaves_what_is_there() {
 }
 
 #[test]
+fn what_there_is_room_for_is_reached_without_memory() {
+    let mem = Memory::new(100);
+    let mut space = space(&mem);
+    let (first, count) = (510, 512 + 4);
+    space.make_room(&mem, mfn(first), count).unwrap();
+    assert_eq!(mem.tables.borrow().len(), 1 + 1 + 3, "a table for each 512 frames");
+    mem.left.set(0);
+    for n in first..first + count {
+        assert_eq!(space.tables.get(&mem, mfn(n)), Access::None);
+        match n % 2 {
+            0 => space.allow_own(&mem, mfn(n)).unwrap(),
+            _ => space.grant(&mem, mfn(n), false).unwrap(),
+        }
+    }
+    assert_eq!(space.make_room(&mem, mfn(4096), 1), Err(OutOfMemory));
+    assert_eq!(space.make_room(&mem, mfn(1535), 2), Err(OutOfMemory), "all of it, or it is an error");
+    assert_eq!(space.make_room(&mem, mfn(space.tables.end()), 1), Ok(()), "what cannot be addressed needs none");
+    mem.left.set(1);
+    space.make_room(&mem, mfn(1535), 2).unwrap();
+}
+
+#[test]
 fn tables_are_freed_in_steps() {
     let mem = Memory::new(1000);
     let mut s = space(&mem);

@@ -120,6 +120,11 @@ pub fn map(
     let (handle, frame) =
         table::map(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, mapper.id, gref, flags)?;
     let mfn = Mfn::new(frame);
+    // A driver lets its device read what it has mapped.
+    if iommu::is_tracking() && !iommu::make_room(&mapper.dma, mfn, 1) {
+        table::map_undo(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, handle);
+        return Err(GntStatus::NoSpace);
+    }
     if flags.host {
         let mut bits = PteFlags::A | PteFlags::D;
         bits.set(PteFlags::US, flags.application);
@@ -134,7 +139,6 @@ pub fn map(
             return Err(e);
         }
     }
-    // A driver lets its device read what it has mapped. Without memory for the tables the device is stopped there.
     if iommu::is_tracking() && !iommu::grant(&mapper.dma, mfn, flags.writable) {
         iommu::warn_out_of_reach(&mapper.dma, mfn);
     }

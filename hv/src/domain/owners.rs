@@ -51,6 +51,9 @@ impl Owners for Domains {
     fn mark_written(&self, dom: DomId, mfn: Mfn) {
         with_domain(dom, |d| d.mm.log.mark(mfn));
     }
+    fn dma_make_room(&self, dom: DomId, first: Mfn, count: u64) -> bool {
+        with_domain(dom, |d| iommu::make_room(&d.dma, first, count)).unwrap_or(true)
+    }
     fn dma_allow(&self, dom: DomId, mfn: Mfn) {
         with_domain(dom, |d| iommu::allow(&d.dma, mfn));
     }

@@ -4,7 +4,7 @@ use super::foreign::{self, Target};
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::domain;
 use crate::domain::grant::{self, Copier, Place};
-use crate::domain::memory::mmu_env::mmu;
+use crate::domain::memory::mmu_env::{make_dma_room, mmu};
 use crate::mem::copy::write_u16;
 use crate::mem::frames;
 use crate::mem::guest_ptr::plain;
@@ -251,7 +251,7 @@ fn transfer(cx: &Caller, r: &mut op::Transfer) {
         let accepted = if is_noted {
             // A snapshot wants it back.
             Err(GntStatus::BadPage)
-        } else if to.mm.charge(1) {
+        } else if make_dma_room(to.mm.id, mfn, 1) && to.mm.charge(1) {
             to.grants.table().accept_transfer(from.id, r.gref).inspect_err(|_| to.mm.uncharge(1))
         } else {
             Err(GntStatus::NoSpace)

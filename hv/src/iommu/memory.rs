@@ -9,8 +9,10 @@ use x86::{MachAddr, Mfn, PAGE_SIZE};
 use xen_abi::layout::DomId;
 use xen_abi::memory::E820Entry;
 
-/// Tables in frames of ours, through the direct map.
+/// Tables in frames of ours, through the direct map: those of the hardware, and what is made at boot.
 pub struct Direct;
+/// The same for those of domains, of which a guest can have one for each 2 MiB of the machine: they leave the reserve alone.
+pub struct OfDomain;
 
 /// Bytes of a cache line; no CPU has shorter ones.
 const LINE: usize = 64;
@@ -42,13 +44,31 @@ impl TableMem for Direct {
         write_back(entry(table, index).as_ptr().cast(), 8);
     }
     fn alloc(&self) -> Option<Mfn> {
-        let table = frames::alloc_table()?;
-        write_back(phys_to_virt(table.addr()), PAGE_SIZE);
-        Some(table)
+        frames::alloc_table().inspect(|table| show(*table))
     }
     fn free(&self, table: Mfn) {
         frames::free_table(table);
     }
+}
+
+impl TableMem for OfDomain {
+    fn read(&self, table: Mfn, index: usize) -> u64 {
+        Direct.read(table, index)
+    }
+    fn write(&self, table: Mfn, index: usize, value: u64) {
+        Direct.write(table, index, value);
+    }
+    fn alloc(&self) -> Option<Mfn> {
+        frames::alloc_table_for_domain().inspect(|table| show(*table))
+    }
+    fn free(&self, table: Mfn) {
+        Direct.free(table);
+    }
+}
+
+/// The hardware sees that a new table is empty.
+fn show(table: Mfn) {
+    write_back(phys_to_virt(table.addr()), PAGE_SIZE);
 }
 
 /// Interrupt controllers and what else is not memory, up to 4 GiB.

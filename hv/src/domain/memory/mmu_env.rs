@@ -24,8 +24,13 @@ pub fn mmu() -> Mmu<'static, Env> {
     Mmu::new(&ENV)
 }
 
-/// The frame allocator as memory operations see it.
-pub struct Source;
+/// `dom` is about to get the `count` frames from `first`. `false`: there is no memory for the tables that let its devices reach them.
+pub fn make_dma_room(dom: DomId, first: Mfn, count: u64) -> bool {
+    !iommu::is_tracking() || owners().dma_make_room(dom, first, count)
+}
+
+/// The frame allocator as memory operations for this domain see it.
+pub struct Source(pub DomId);
 
 impl hv_core::memory::FrameSource for Source {
     fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn> {
@@ -33,6 +38,10 @@ impl hv_core::memory::FrameSource for Source {
             limbo::drain();
             frames::alloc_for_domain(order, address_bits)
         })?;
+        if !make_dma_room(self.0, first, 1 << order) {
+            frames::free(first, order);
+            return None;
+        }
         for n in 0..1 << order {
             frames::scrub(first.add(n));
         }

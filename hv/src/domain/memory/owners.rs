@@ -20,6 +20,8 @@ pub trait Owners: Sync {
     fn loan_ended(&self, dom: DomId);
     /// `mfn` of `dom` was written on its behalf: its log notes it, if it has one.
     fn mark_written(&self, dom: DomId, mfn: Mfn);
+    /// `dom` is about to get the `count` frames from `first`. `false`: there is no memory for the tables that let its devices reach them.
+    fn dma_make_room(&self, dom: DomId, first: Mfn, count: u64) -> bool;
     /// Frame `mfn` of `dom` became writable.
     fn dma_allow(&self, dom: DomId, mfn: Mfn);
     /// It is not any more, and no device reaches it when this returns.
