@@ -20,6 +20,8 @@ pub enum RangeError {
     Reversed,
     /// The set would have more ranges than it may.
     TooMany,
+    /// There is no memory for one range more.
+    NoMemory,
 }
 
 /// See the module's documentation.
@@ -51,8 +53,8 @@ impl RangeSet {
             Some([a]) => Range { first: a.first.min(first), last: a.last.max(last) },
             _ => Range { first, last },
         };
-        if from >= to && self.ranges.len() >= MAX_RANGES {
-            return Err(RangeError::TooMany);
+        if from >= to {
+            self.make_room()?;
         }
         self.ranges.splice(from..to.max(from), [merged]);
         Ok(())
@@ -70,11 +72,19 @@ impl RangeSet {
         }
         let before = Some(self.ranges[from].first).filter(|f| *f < first).map(|f| Range { first: f, last: first - 1 });
         let after = Some(self.ranges[to - 1].last).filter(|l| *l > last).map(|l| Range { first: last + 1, last: l });
-        if before.is_some() && after.is_some() && to - from == 1 && self.ranges.len() >= MAX_RANGES {
-            return Err(RangeError::TooMany);
+        if before.is_some() && after.is_some() && to - from == 1 {
+            self.make_room()?;
         }
         self.ranges.splice(from..to, before.into_iter().chain(after));
         Ok(())
+    }
+
+    /// One range more can be stored, and takes no memory.
+    fn make_room(&mut self) -> Result<(), RangeError> {
+        if self.ranges.len() >= MAX_RANGES {
+            return Err(RangeError::TooMany);
+        }
+        self.ranges.try_reserve(1).map_err(|_| RangeError::NoMemory)
     }
 
     /// Is `x` in the set?
@@ -142,6 +152,23 @@ mod tests {
         s.insert(3, 3).unwrap();
         s.remove(0, 0).unwrap();
         s.insert(1 << 40, 1 << 40).unwrap();
+    }
+
+    /// Where what it has room for is not moved, it took no memory: the range more had its place before it was stored.
+    #[test]
+    fn a_change_takes_no_memory_behind_the_one_that_is_asked_for() {
+        let mut s = RangeSet::new();
+        s.insert(0, 1000).unwrap();
+        for i in 0..200 {
+            s.make_room().unwrap();
+            let place = s.ranges.as_ptr();
+            if i & 1 == 0 {
+                s.remove(4 * i + 2, 4 * i + 2).unwrap();
+            } else {
+                s.insert(2000 + 2 * i, 2000 + 2 * i).unwrap();
+            }
+            assert_eq!(s.ranges.as_ptr(), place);
+        }
     }
 
     proptest! {
