@@ -37,6 +37,7 @@ pub mod pirq;
 pub mod places;
 pub mod rangeset;
 pub mod rate;
+pub mod room;
 pub mod sched;
 pub mod screen;
 pub mod slab;

@@ -187,7 +187,7 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
 
     fn grow(&mut self) -> Result<(), Errno> {
         let first = self.ports.end();
-        self.ports.grow()?;
+        self.ports.grow(self.room)?;
         self.find_queues(first);
         Ok(())
     }

@@ -22,6 +22,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use crate::room::Room;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
 use fifo::Fifo;
@@ -115,11 +116,13 @@ pub struct EventChannels<P> {
     pollers: u32,
     layout: Layout<P>,
     vcpus: Vec<VcpuEvents<P>>,
+    /// Asked for more ports.
+    room: Room,
 }
 
 impl<P: AsRef<PageWords>> EventChannels<P> {
-    /// No ports, no vCPUs, 2-level layout.
-    pub fn new(dom: DomId, max_port: Port) -> EventChannels<P> {
+    /// No ports, no vCPUs, 2-level layout. `room` is asked when more ports need memory.
+    pub fn new(dom: DomId, max_port: Port, room: Room) -> EventChannels<P> {
         EventChannels {
             dom,
             max_port,
@@ -128,6 +131,7 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
             pollers: 0,
             layout: Layout::TwoLevel,
             vcpus: Vec::new(),
+            room,
         }
     }
 

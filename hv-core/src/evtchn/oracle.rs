@@ -7,6 +7,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
 
 use super::*;
+use crate::room::boundless;
 use core::sync::atomic::Ordering::SeqCst;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -122,7 +123,7 @@ pub fn run(data: &[u8]) {
     let polite = bytes.next().unwrap_or(0) & 1 == 0;
     let doms = (0..DOMS as DomId)
         .map(|id| {
-            let mut ev = EventChannels::new(id, MAX_PORT);
+            let mut ev = EventChannels::new(id, MAX_PORT, boundless);
             ev.set_vcpus(VCPUS).unwrap();
             Dom {
                 ev,

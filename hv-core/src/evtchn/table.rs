@@ -1,6 +1,7 @@
 //! The ports of a domain, in chunks that are added when a higher port is needed and go back when all above are free.
 
 use super::{Binding, DomId};
+use crate::room::Room;
 use alloc::vec::Vec;
 use xen_abi::errno::Errno;
 use xen_abi::event::Port;
@@ -70,16 +71,23 @@ impl PortTable {
         self.chunks.get_mut(port as usize / CHUNK)?.get_mut(port as usize % CHUNK)
     }
 
-    /// Adds a chunk. What it was before is forgotten, so the caller notes which of its ports still end a queue.
-    pub fn grow(&mut self) -> Result<(), Errno> {
+    /// Adds a chunk, if there is `room`. What it was before is forgotten, so the caller notes which of its ports still end a queue.
+    pub fn grow(&mut self, room: Room) -> Result<(), Errno> {
+        let is_full = self.chunks.len() == self.chunks.capacity();
+        let more = if is_full { self.chunks.len().max(FIRST_CHUNKS) } else { 0 };
+        let places = if is_full { (self.chunks.len() + more) * size_of::<Vec<Channel>>() } else { 0 };
+        let mut add = || self.add(more).is_some();
+        room(CHUNK * size_of::<Channel>() + places, &mut add).then_some(()).ok_or(Errno::ENOMEM)
+    }
+
+    /// Adds a chunk, after places for `more`.
+    fn add(&mut self, more: usize) -> Option<()> {
         let mut chunk = Vec::new();
-        chunk.try_reserve_exact(CHUNK).map_err(|_| Errno::ENOMEM)?;
+        chunk.try_reserve_exact(CHUNK).ok()?;
         chunk.resize(CHUNK, Channel::FREE);
-        if self.chunks.len() == self.chunks.capacity() {
-            self.chunks.try_reserve(FIRST_CHUNKS).map_err(|_| Errno::ENOMEM)?;
-        }
+        self.chunks.try_reserve_exact(more).ok()?;
         self.chunks.push(chunk);
-        Ok(())
+        Some(())
     }
 
     /// Another with the same ports. `ENOMEM`.

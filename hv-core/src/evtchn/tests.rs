@@ -1,5 +1,6 @@
 use super::oracle::{Fake, TestPage};
 use super::*;
+use crate::room::boundless;
 use core::sync::atomic::Ordering::SeqCst;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::{thread, vec};
 use xen_abi::event::{fifo_control, FIFO_BUSY, FIFO_LINKED, FIFO_LINK_MASK, FIFO_MASKED, FIFO_PENDING};
 
 fn domain(id: DomId, vcpus: u32) -> (EventChannels<TestPage>, Fake) {
-    let mut ev = EventChannels::new(id, 200_000);
+    let mut ev = EventChannels::new(id, 200_000, boundless);
     ev.set_vcpus(vcpus).unwrap();
     (ev, Fake::new(vcpus as usize))
 }
@@ -494,4 +495,21 @@ fn an_interrupt_would_tell_who_has_neither_masked_it_nor_one_pending() {
         ev.raise_pirq(&mem, port, 4).unwrap();
         assert_eq!(ev.would_tell(&mem, port, 4), None, "pending");
     }
+}
+
+#[test]
+fn room_is_asked_before_there_are_more_ports() {
+    fn refuse(bytes: usize, _: &mut dyn FnMut() -> bool) -> bool {
+        assert!(bytes > 0);
+        false
+    }
+    let (mut ev, _) = domain(1, 1);
+    let first = ev.alloc_unbound(2).unwrap();
+    ev.room = refuse;
+    // Those that there is memory for are there.
+    let last = (first + 1..).map_while(|_| ev.alloc_unbound(2).ok()).last().unwrap();
+    assert_eq!(last, ev.ports.end() - 1);
+    assert_eq!(ev.alloc_unbound(2), Err(Errno::ENOMEM));
+    ev.room = boundless;
+    assert_eq!(ev.alloc_unbound(2), Ok(last + 1));
 }

@@ -7,6 +7,7 @@
 
 use super::*;
 use crate::evtchn::oracle::TestPage;
+use crate::room::boundless;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::sync::atomic::Ordering::SeqCst;
@@ -96,7 +97,7 @@ pub fn run(data: &[u8]) {
         pins: Vec::new(),
     };
     for t in &mut w.tables {
-        t.grow(1, || Some(TestPage::filled(0))).unwrap();
+        t.grow(1, boundless, || Some(TestPage::filled(0))).unwrap();
     }
     for op in data.chunks_exact(5) {
         w.step(op[0], op[1] as usize % DOMS, op[2] as usize % DOMS, u32::from(op[3]) % (ENTRIES + 1), op[4]);

@@ -96,6 +96,7 @@ mod tests {
     use super::super::Use;
     use super::*;
     use crate::evtchn::oracle::TestPage;
+    use crate::room::boundless;
     use core::sync::atomic::Ordering::SeqCst;
     use xen_abi::grant::GTF_PERMIT_ACCESS;
 
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn entries_go_back_and_uses_go_on() {
         let (mut t, f) = (GrantTable::new(1, 1, 4), Frames::default());
-        t.grow(1, || Some(TestPage::filled(0))).unwrap();
+        t.grow(1, boundless, || Some(TestPage::filled(0))).unwrap();
         for gref in 3..6 {
             grant(&t, gref, GTF_PERMIT_ACCESS, 2, 100 + gref);
         }
@@ -119,7 +120,7 @@ mod tests {
         t.unpin(&f, 3, Use::host(true));
         t.pin(&f, 2, 4, Use::device(false)).unwrap();
         t.unpin(&f, 4, Use::host(true));
-        t.grow(2, || Some(TestPage::filled(0))).unwrap();
+        t.grow(2, boundless, || Some(TestPage::filled(0))).unwrap();
         for page in t.frames() {
             page.as_ref().iter().for_each(|word| word.store(!0, SeqCst));
         }
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn other_uses_are_named() {
         let (mut t, f) = (GrantTable::new(1, 1, 4), Frames::default());
-        t.grow(1, || Some(TestPage::filled(0))).unwrap();
+        t.grow(1, boundless, || Some(TestPage::filled(0))).unwrap();
         for (gref, user) in [(3, 2), (4, 2), (5, 2)] {
             grant(&t, gref, GTF_PERMIT_ACCESS, user, 105);
         }

@@ -4,6 +4,7 @@ use super::{DomId, FrameRefs, SharedFrame, Use};
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use x86::PAGE_SIZE;
 use xen_abi::grant::{
     GntStatus, ENTRIES_V1_PER_PAGE, GTF_ACCEPT_TRANSFER, GTF_PERMIT_ACCESS, GTF_READING, GTF_READONLY,
     GTF_TRANSFER_COMMITTED, GTF_TRANSFER_COMPLETED, GTF_TYPE_MASK, GTF_WRITING,
@@ -97,19 +98,43 @@ impl<P: SharedFrame> GrantTable<P> {
         &self.shared
     }
 
-    /// Makes the table at least `nr_frames` long. `GeneralError`: more than the limit. `NoSpace`: out of memory; what was
-    /// added stays.
-    pub fn grow(&mut self, nr_frames: u32, mut allocate: impl FnMut() -> Option<P>) -> Result<(), GntStatus> {
+    /// Makes the table at least `nr_frames` long; `room` is asked for each frame and what goes with it. `GeneralError`: more than
+    /// the limit. `NoSpace`: out of memory; what was added stays.
+    pub fn grow(
+        &mut self,
+        nr_frames: u32,
+        room: impl Fn(usize, &mut dyn FnMut() -> bool) -> bool,
+        mut allocate: impl FnMut() -> Option<P>,
+    ) -> Result<(), GntStatus> {
         if nr_frames > self.max_frames {
             return Err(GntStatus::GeneralError);
         }
         while self.shared.len() < nr_frames as usize {
-            self.active.try_reserve(ENTRIES_V1_PER_PAGE as usize).map_err(|_| GntStatus::NoSpace)?;
-            self.shared.try_reserve(1).map_err(|_| GntStatus::NoSpace)?;
-            self.shared.push(allocate().ok_or(GntStatus::NoSpace)?);
-            self.active.resize(self.shared.len() * ENTRIES_V1_PER_PAGE as usize, Active::default());
+            let wanted = (self.shared.len() + 1) * ENTRIES_V1_PER_PAGE as usize;
+            let capacity = self.active.capacity();
+            let (target, bytes) = if wanted <= capacity {
+                (capacity, 0)
+            } else {
+                // Twice as many, so that few are moved often; but not more than there can be.
+                let most = self.max_frames as usize * ENTRIES_V1_PER_PAGE as usize;
+                let target = capacity.saturating_mul(2).min(most).max(wanted);
+                (target, target * size_of::<Active>())
+            };
+            let mut add = || self.add(target, &mut allocate).is_some();
+            if !room(PAGE_SIZE + bytes, &mut add) {
+                return Err(GntStatus::NoSpace);
+            }
         }
         Ok(())
+    }
+
+    /// Adds a frame, with a place for `target` active entries.
+    fn add(&mut self, target: usize, allocate: impl FnOnce() -> Option<P>) -> Option<()> {
+        self.active.try_reserve_exact(target - self.active.len()).ok()?;
+        self.shared.try_reserve(1).ok()?;
+        self.shared.push(allocate()?);
+        self.active.resize(self.shared.len() * ENTRIES_V1_PER_PAGE as usize, Active::default());
+        Some(())
     }
 
     /// Number of grants in use.

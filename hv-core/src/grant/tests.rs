@@ -1,9 +1,11 @@
 use super::oracle::{grant, in_use_flags, Frames};
 use super::*;
 use crate::evtchn::oracle::TestPage;
+use crate::room::boundless;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::sync::Mutex;
 use std::thread;
 use xen_abi::grant::{
@@ -14,7 +16,7 @@ use xen_abi::layout::DOMID_SELF;
 
 fn table() -> GrantTable<TestPage> {
     let mut t = GrantTable::new(1, 1, 4);
-    t.grow(1, || Some(TestPage::filled(0))).unwrap();
+    t.grow(1, boundless, || Some(TestPage::filled(0))).unwrap();
     t
 }
 
@@ -68,7 +70,7 @@ fn a_handle_does_not_touch_the_grants_of_the_next_domain_of_the_same_number() {
     grant(&t, 3, GTF_PERMIT_ACCESS, 2, 105);
     let (handle, _) = map(&mut m, &mut t, &f, 2, 3, HOST).unwrap();
     let mut next = GrantTable::new(1, 2, 4);
-    next.grow(1, || Some(TestPage::filled(0))).unwrap();
+    next.grow(1, boundless, || Some(TestPage::filled(0))).unwrap();
     grant(&next, 3, GTF_PERMIT_ACCESS, 2, 105);
     map(&mut m, &mut next, &f, 2, 3, HOST).unwrap();
     let retired = m.retire(handle, true, false).unwrap();
@@ -235,13 +237,39 @@ fn host_and_device_maps_of_one_handle_are_counted_apart() {
 #[test]
 fn the_table_grows_up_to_its_limit() {
     let mut t = table();
-    t.grow(4, || Some(TestPage::filled(0))).unwrap();
-    t.grow(2, || panic!("it is longer")).unwrap();
+    t.grow(4, boundless, || Some(TestPage::filled(0))).unwrap();
+    t.grow(2, boundless, || panic!("it is longer")).unwrap();
     assert_eq!(t.frames().len(), 4);
-    assert_eq!(t.grow(5, || panic!("beyond the limit")), Err(GntStatus::GeneralError));
+    assert_eq!(t.grow(5, boundless, || panic!("beyond the limit")), Err(GntStatus::GeneralError));
     t.set_max_frames(6);
-    assert_eq!(t.grow(6, || None), Err(GntStatus::NoSpace));
+    assert_eq!(t.grow(6, boundless, || None), Err(GntStatus::NoSpace));
     assert_eq!(t.frames().len(), 4);
+}
+
+#[test]
+fn room_is_asked_for_each_frame_with_what_goes_with_it() {
+    let left = Cell::new(100_000);
+    let room = |bytes: usize, take: &mut dyn FnMut() -> bool| match left.get() {
+        rest if rest < bytes => false,
+        rest => {
+            left.set(rest - bytes);
+            take()
+        }
+    };
+    let mut t = GrantTable::new(1, 1, 64);
+    assert_eq!(t.grow(64, room, || Some(TestPage::filled(0))), Err(GntStatus::NoSpace));
+    let nr = u32::try_from(t.frames().len()).unwrap();
+    assert!((2..64).contains(&nr), "what there is room for is added: {nr}");
+    assert_eq!(t.grow(nr + 1, |_, _| false, || panic!("nobody let it")), Err(GntStatus::NoSpace));
+    assert_eq!(t.frames().len(), nr as usize);
+    let asked = Cell::new(0);
+    let count = |bytes: usize, take: &mut dyn FnMut() -> bool| {
+        assert!(bytes >= x86::PAGE_SIZE);
+        asked.set(asked.get() + 1);
+        take()
+    };
+    t.grow(64, count, || Some(TestPage::filled(0))).unwrap();
+    assert_eq!(asked.get(), 64 - nr);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! A domain's grants as data, and the pages in which it writes them.
 
+use crate::cpu::percpu::this_cpu;
 use crate::domain::lent::LentPage;
 use crate::domain::Domain;
 use crate::mem::frames;
 use crate::sync::{Mutex, MutexGuard};
 use core::sync::atomic::{AtomicU32, Ordering};
+use hv_core::allowance::PAGE;
 use hv_core::grant::{GrantTable, Maptrack, SharedFrame};
 use x86::Mfn;
 use xen_abi::grant::GntStatus;
@@ -54,10 +56,13 @@ impl DomainGrants {
     /// Makes the table of `d`, whose grants these are, at least `nr_frames` long. That of a dying domain stays as it is.
     pub fn grow(&self, d: &Domain, nr_frames: u32) -> Result<(), GntStatus> {
         let mut table = self.table();
-        if table.frames().len() < nr_frames as usize && (d.is_dying() || !frames::may_grow_tables()) {
+        if table.frames().len() < nr_frames as usize && d.is_dying() {
             return Err(GntStatus::NoSpace);
         }
-        table.grow(nr_frames, || LentPage::new(d))
+        table.grow(nr_frames, frames::grow_tables, || {
+            this_cpu().allowance.spend(PAGE);
+            LentPage::new(d)
+        })
     }
 
     /// Frame `index` of the table of `d`, which grows for it. `None`: beyond its limit, or out of memory.

@@ -2,6 +2,7 @@
 
 use crate::domain::memory::mmu_env::mmu;
 use crate::domain::memory::DomainMm;
+use crate::mem::frames;
 use crate::sync::{Mutex, MutexGuard};
 use hv_core::evtchn::{EventChannels, PageWords};
 use x86::Mfn;
@@ -19,7 +20,7 @@ pub struct DomainEvents {
 impl DomainEvents {
     /// No ports, for a domain with up to `max_vcpus` vCPUs. `None` when out of memory.
     pub fn new(domid: u16, max_vcpus: u32) -> Option<Self> {
-        let mut channels = EventChannels::new(domid, NR_PORTS_FIFO - 1);
+        let mut channels = EventChannels::new(domid, NR_PORTS_FIFO - 1, frames::grow_tables);
         channels.set_vcpus(max_vcpus).ok()?;
         Some(Self { channels: Mutex::new(channels) })
     }

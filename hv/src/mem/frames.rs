@@ -160,6 +160,16 @@ pub fn may_grow_tables() -> bool {
     free_count() >= 2 * HEADROOM
 }
 
+/// The same for so many bytes, which `take` takes at once: see [`hv_core::room`]. Its lock is taken after all but the heap's and the
+/// allocator's.
+pub fn grow_tables(bytes: usize, take: &mut dyn FnMut() -> bool) -> bool {
+    static GROWING: Mutex<()> = Mutex::new(());
+    let _turn = GROWING.lock();
+    // The heap takes a block and gives the rest of it back.
+    let frames = bytes.next_power_of_two().div_ceil(PAGE_SIZE);
+    free_count() >= 2 * HEADROOM + frames as u64 && take()
+}
+
 /// Frames that are page tables of the hypervisor's or the IOMMU's and came from the allocator.
 static TABLES: AtomicU64 = AtomicU64::new(0);
 

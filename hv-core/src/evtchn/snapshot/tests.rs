@@ -1,5 +1,6 @@
 use super::*;
 use crate::evtchn::oracle::{Fake, TestPage};
+use crate::room::boundless;
 use core::sync::atomic::Ordering::SeqCst;
 use proptest::prelude::*;
 use std::vec;
@@ -26,7 +27,7 @@ type Words = (Vec<u64>, Vec<u64>, Vec<Vec<u32>>);
 impl World {
     fn new(is_fifo: bool) -> Self {
         let make = |id| {
-            let mut ev = EventChannels::new(id, 1000);
+            let mut ev = EventChannels::new(id, 1000, boundless);
             ev.set_vcpus(VCPUS).unwrap();
             ev
         };
