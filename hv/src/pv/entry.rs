@@ -110,11 +110,15 @@ pub fn event_upcall(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     enter(v, regs, frame, handler, 0xff);
 }
 
-/// Delivers an NMI: through the NMI trap; masked until the next iret.
+/// Delivers an NMI: through the NMI trap; masked until the next iret. As on Xen one for which the kernel has no handler is lost.
 pub fn nmi(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
+    let handler = trap_handler(v, vector::NMI);
+    if handler.rip == 0 {
+        return;
+    }
     v.nmi_masked.set(true);
     let frame = bounce::plain(regs, origin(v));
-    enter(v, regs, frame, trap_handler(v, vector::NMI), vector::NMI.into());
+    enter(v, regs, frame, handler, vector::NMI.into());
 }
 
 /// A system call of guest user code, by SYSCALL, for which its kernel registered `callback`.
