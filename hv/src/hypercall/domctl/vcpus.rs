@@ -68,6 +68,8 @@ pub(super) fn set_context(r: &Request) -> Outcome {
 fn change_context(d: &Domain, v: &Held<'_>, request: &op::VcpuContext) -> Outcome {
     if request.ctxt == 0 {
         sched::halt(v, stop::DOWN | stop::NO_CONTEXT);
+        // The next context waits for nothing.
+        sched::start(v, stop::BLOCKED | stop::POLLING);
         crate::pv::address_space::drop_context(v)?;
         v.fpu.reset();
         v.state_changed.store(true, Ordering::Release);
