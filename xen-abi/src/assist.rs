@@ -6,3 +6,7 @@ pub const PAE_EXTENDED_CR3: u32 = 3;
 pub const ARCHITECTURAL_IOPL: u32 = 4;
 /// VMASST_TYPE_runstate_update_flag.
 pub const RUNSTATE_UPDATE_FLAG: u32 = 5;
+/// All that a 64-bit PV guest may use: 4gb_segments, writable_pagetables, pae_extended_cr3, architectural_iopl,
+/// runstate_update_flag, m2p_strict.
+pub const VALID: u64 =
+    1 << 0 | 1 << 2 | 1 << PAE_EXTENDED_CR3 | 1 << ARCHITECTURAL_IOPL | 1 << RUNSTATE_UPDATE_FLAG | 1 << 32;

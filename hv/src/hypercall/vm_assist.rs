@@ -2,16 +2,13 @@
 
 use super::{Caller, Outcome, OK};
 use core::sync::atomic::Ordering;
+use xen_abi::assist::VALID;
 use xen_abi::errno::Errno;
 
 /// VMASST_CMD_enable.
 const ENABLE: u32 = 0;
 /// VMASST_CMD_disable.
 const DISABLE: u32 = 1;
-
-/// Types that a 64-bit PV guest may use: 4gb_segments, writable_pagetables, pae_extended_cr3, architectural_iopl,
-/// runstate_update_flag, m2p_strict.
-const VALID: u64 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 32;
 
 /// Enables (0) or disables (1) assist `kind`. Errors: EINVAL for an unknown type, ENOSYS for another command.
 /// Source: public/xen.h, VMASST_*.

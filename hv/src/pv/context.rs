@@ -6,16 +6,18 @@ use crate::sched::{self, Held};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use hv_core::control;
+use hv_core::mmu::ext::check_ldt;
 use x86::addr::is_canonical;
 use x86::rflags::{Cr0, Rflags};
 use x86::{MachAddr, Mfn};
+use xen_abi::assist;
 use xen_abi::errno::Errno;
 use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
 use xen_abi::trap as ctx;
 use xen_abi::trap::VcpuGuestContext;
 
 /// Makes `context` the state of `v`. Takes references to its page tables and GDT pages. Errors: EINVAL for non-canonical
-/// entry points or bases, and for roots and GDT frames that are not fit; ERESTART. After an error about those frames the
+/// entry points or bases, for an LDT where none can be, and for roots and GDT frames that are not fit; ERESTART. After an error about those frames the
 /// vCPU has no context, and so does not run. Source: public/arch-x86/xen.h, `vcpu_guest_context`.
 pub fn set(v: &Held<'_>, context: &VcpuGuestContext) -> Result<(), Errno> {
     let addresses = [
@@ -25,15 +27,12 @@ pub fn set(v: &Held<'_>, context: &VcpuGuestContext) -> Result<(), Errno> {
         context.fs_base,
         context.gs_base_kernel,
         context.gs_base_user,
-        context.ldt_base,
         context.user_regs.rip,
     ];
-    if !addresses.iter().all(|a| is_canonical(*a))
-        || context.gdt_ents > (FIRST_RESERVED_GDT_PAGE * 512) as u64
-        || context.ldt_ents > 8192
-    {
+    if !addresses.iter().all(|a| is_canonical(*a)) || context.gdt_ents > (FIRST_RESERVED_GDT_PAGE * 512) as u64 {
         return Err(Errno::EINVAL);
     }
+    let (ldt_base, ldt_entries) = check_ldt(context.ldt_base, context.ldt_ents)?;
     let root = |cr: u64| Mfn::containing(MachAddr::new(cr));
     let (kernel_root, user_root) = (root(context.ctrlreg[3]), root(context.ctrlreg[1]));
     let kernel_mode = context.flags & ctx::VGCF_IN_KERNEL != 0 || context.user_regs.cs & 3 == 0;
@@ -84,14 +83,16 @@ pub fn set(v: &Held<'_>, context: &VcpuGuestContext) -> Result<(), Errno> {
     v.fs_base.set(context.fs_base);
     v.gs_base_kernel.set(context.gs_base_kernel);
     v.gs_base_user.set(context.gs_base_user);
-    v.ldt_base.set(context.ldt_base);
-    #[allow(clippy::cast_possible_truncation, reason = "checked above")]
-    v.ldt_entries.set(context.ldt_ents as u32);
+    v.ldt_base.set(ldt_base);
+    v.ldt_entries.set(ldt_entries);
     for (i, value) in context.debugreg.iter().enumerate() {
         // Unfit values leave the defaults.
         let _ = crate::pv::debugreg::store(v, i as u32, *value);
     }
-    v.domain().vm_assist.fetch_or(context.vm_assist, Ordering::Relaxed);
+    // It is the domain's: the first vCPU says it.
+    if v.id == 0 {
+        v.domain().vm_assist.fetch_or(context.vm_assist & assist::VALID, Ordering::Relaxed);
+    }
     v.state_changed.store(true, Ordering::Release);
     // Last: whatever else stops it, from now on it has all that it takes to run.
     sched::start(v, stop::NO_CONTEXT);
