@@ -207,11 +207,19 @@ fn domain_list(payload: GuestPtr<GetDomainInfoList>) -> Outcome {
     let mut op = payload.read()?;
     let room = op.max_domains.min(MAX_DOMAINS) as usize;
     let mut found: Vec<GetDomainInfo> = Vec::new();
+    let mut has_memory = true;
     domain::for_each(|d| {
-        if d.id >= op.first_domain && found.len() < room && found.try_reserve(1).is_ok() {
-            found.push(domctl::describe(d));
+        if d.id >= op.first_domain && found.len() < room && has_memory {
+            has_memory = found.try_reserve(1).is_ok();
+            if has_memory {
+                found.push(domctl::describe(d));
+            }
         }
     });
+    if !has_memory {
+        // A list that is too short would say that the others do not exist.
+        return Err(Errno::ENOMEM);
+    }
     GuestPtr::<GetDomainInfo>::new(op.buffer).write_slice(&found)?;
     op.num_domains = found.len() as u32;
     payload.write(&op)?;
