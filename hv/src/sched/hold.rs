@@ -13,6 +13,7 @@ use crate::domain::Domain;
 use alloc::boxed::Box;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
+use hv_core::allowance::TURN;
 use hv_core::vtlb::Vtlb;
 use xen_abi::errno::Errno;
 
@@ -50,10 +51,12 @@ impl Drop for Held<'_> {
 /// Holds `v`, which is not the caller's own vCPU. The caller has no lock that a guest may wait for. Errors: ERESTART if somebody
 /// else holds it or it does not leave its CPU soon.
 pub fn hold(v: &Vcpu) -> Result<Held<'_>, Errno> {
-    hold_for(v, PATIENCE_NS)
+    // A list of requests may wait for each of its vCPUs.
+    hold_for(v, PATIENCE_NS, TURN)
 }
 
-fn hold_for(v: &Vcpu, patience_ns: u64) -> Result<Held<'_>, Errno> {
+/// Each turn of the wait takes `turn` from the caller's allowance.
+fn hold_for(v: &Vcpu, patience_ns: u64, turn: u32) -> Result<Held<'_>, Errno> {
     debug_assert!(!vcpu::current(this_cpu()).is_some_and(|me| core::ptr::eq::<Vcpu>(&**me, v)), "{v} holds itself");
     if halt_again(v, stop::HELD) & stop::HELD != 0 {
         return Err(Errno::ERESTART);
@@ -66,6 +69,7 @@ fn hold_for(v: &Vcpu, patience_ns: u64) -> Result<Held<'_>, Errno> {
         }
         requests::answer();
         core::hint::spin_loop();
+        this_cpu().allowance.spend(turn);
     }
     Ok(held)
 }
@@ -105,7 +109,9 @@ impl AllHeld<'_> {
 pub fn hold_all(d: &Domain) -> Result<AllHeld<'_>, Errno> {
     let mut held = AllHeld { domain: d, below: 0 };
     for v in d.vcpus() {
-        core::mem::forget(hold_for(v, STOPPED_PATIENCE_NS)?);
+        // An execution waits for all of them once. What it then goes on with asks for an allowance that is left: on a slow machine it
+        // would never come to that.
+        core::mem::forget(hold_for(v, STOPPED_PATIENCE_NS, 0)?);
         held.below = v.id + 1;
     }
     Ok(held)
