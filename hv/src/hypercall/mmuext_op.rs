@@ -69,10 +69,10 @@ fn execute(cx: &Caller, mm: &DomainMm, op: MmuextOp) -> Result<(), Errno> {
     match op.cmd {
         ext::MMUEXT_NEW_BASEPTR => same_domain(own, mm).and_then(|()| new_baseptr(v, mfn)),
         ext::MMUEXT_NEW_USER_BASEPTR => same_domain(own, mm).and_then(|()| new_user_baseptr(v, mfn)),
-        ext::MMUEXT_PIN_L1_TABLE => pin(mm, mfn, Level::L1),
-        ext::MMUEXT_PIN_L2_TABLE => pin(mm, mfn, Level::L2),
-        ext::MMUEXT_PIN_L3_TABLE => pin(mm, mfn, Level::L3),
-        ext::MMUEXT_PIN_L4_TABLE => pin(mm, mfn, Level::L4),
+        ext::MMUEXT_PIN_L1_TABLE => pin(own, mm, mfn, Level::L1),
+        ext::MMUEXT_PIN_L2_TABLE => pin(own, mm, mfn, Level::L2),
+        ext::MMUEXT_PIN_L3_TABLE => pin(own, mm, mfn, Level::L3),
+        ext::MMUEXT_PIN_L4_TABLE => pin(own, mm, mfn, Level::L4),
         ext::MMUEXT_UNPIN_TABLE => mmu().unpin(mm.id, mfn, &mut mm.lock()).map_err(refused),
         ext::MMUEXT_TLB_FLUSH_LOCAL
         | ext::MMUEXT_INVLPG_LOCAL
@@ -122,7 +122,13 @@ fn same_domain(own: &DomainMm, mm: &DomainMm) -> Result<(), Errno> {
     }
 }
 
-fn pin(mm: &DomainMm, mfn: Mfn, level: Level) -> Result<(), Errno> {
+/// Pins a table. Who takes the memory of a dying domain looks at each frame once: nobody pins one of another domain behind him. ESRCH
+/// if that dies.
+fn pin(own: &DomainMm, mm: &DomainMm, mfn: Mfn, level: Level) -> Result<(), Errno> {
+    let _admitted = match same_domain(own, mm) {
+        Ok(()) => None,
+        Err(_) => Some(mm.admit().ok_or(Errno::ESRCH)?),
+    };
     mmu().pin(mm.id, mfn, level, &mut mm.lock()).map_err(refused)
 }
 
