@@ -76,8 +76,8 @@ impl Medium {
         if !size.is_power_of_two() || !(UNIT..=MOST).contains(&size) {
             return Err(BAD_SIZE);
         }
-        // Guests count bytes by signed numbers.
-        if numbers.get(SECTORS).is_none_or(|sectors| *sectors > i64::MAX.unsigned_abs() / UNIT) {
+        // Guests count bytes by signed numbers. Stock back ends say 0 when their device has gone.
+        if !numbers.get(SECTORS).is_some_and(|sectors| (1..=i64::MAX.unsigned_abs() / UNIT).contains(sectors)) {
             return Err(BAD_NUMBER);
         }
         // None is what is usual.
@@ -130,7 +130,7 @@ mod tests {
             assert_eq!(told(&[(SECTOR_SIZE, size)]), Err(BAD_SIZE), "{size}");
         }
         let most = i64::MAX.unsigned_abs() / 512;
-        for (sectors, can_be) in [(0, true), (most, true), (most + 1, false), (u64::MAX, false)] {
+        for (sectors, can_be) in [(0, false), (1, true), (most, true), (most + 1, false), (u64::MAX, false)] {
             assert_eq!(Medium::of([(SECTORS, sectors)].into()).is_ok(), can_be, "{sectors}");
         }
         assert_eq!(Medium::of(BTreeMap::new()).err(), Some(BAD_NUMBER));

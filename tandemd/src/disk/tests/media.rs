@@ -41,6 +41,30 @@ fn a_guest_is_connected_to_no_medium_that_cannot_be() {
     }
 }
 
+/// A toolstack takes the device from a driver domain that it destroys, first of all.
+#[test]
+fn a_guest_that_comes_when_its_medium_has_just_gone_waits_for_the_next_driver_domain() {
+    let mut bench = Bench::new();
+    // It takes its time.
+    bench.world().set(&format!("{FRONT}/state"), "2");
+    bench.world().create_driver(10);
+    bench.run();
+    let far = "/local/domain/10/backend/vbd/3/0";
+    assert_eq!((bench.back(), bench.world().get(&format!("{far}/state"))), (None, Some("4")));
+    bench.world().medium = vec![("sectors", "0")];
+    bench.world().set(&format!("{far}/sectors"), "0");
+    bench.world().set(&format!("{FRONT}/state"), "1");
+    bench.run();
+    assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (None, Some("3")));
+    assert_eq!(bench.service.bad_media.values().collect::<Vec<_>>(), [&"a number of sectors that cannot be"]);
+    assert_eq!(bench.world().get(&format!("{BACK}/sectors")), None);
+    bench.world().destroy_driver(10);
+    bench.world().medium.clear();
+    bench.world().create_driver(11);
+    bench.run();
+    assert_eq!((bench.back(), bench.world().get(&format!("{BACK}/sectors"))), (Some(11), Some("4096")));
+}
+
 #[test]
 fn a_guest_keeps_its_medium_and_gets_no_other_one() {
     let others = [
