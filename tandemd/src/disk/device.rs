@@ -29,6 +29,8 @@ pub struct Seen {
     pub far: u32,
     /// A script has told that back end which device it is. That is looked at only while the back end waits for it.
     pub has_medium: bool,
+    /// The back end that it is attached to says that its medium is larger than the guest was told.
+    pub has_grown: bool,
 }
 
 /// What is done for a disk.
@@ -44,6 +46,8 @@ pub enum Step {
     Connect,
     /// The hypervisor gets the back end.
     Attach,
+    /// The guest is told of its medium's size once more.
+    TellGrowth,
     /// Its requests are answered with errors from now on; or wait again.
     GiveUp(bool),
     /// Have whoever runs scripts in the driver domain look again.
@@ -92,6 +96,7 @@ pub fn next(seen: &Seen) -> Option<Step> {
                 Some(Step::Connect)
             }
             _ if seen.is_connected && back.state != state::CONNECTED => Some(Step::Show(state::CONNECTED)),
+            _ if seen.is_attached && seen.has_grown => Some(Step::TellGrowth),
             _ => give_up(seen).or_else(|| keep_far(seen)),
         },
         state::CLOSING => release_or(if back.state == state::CLOSED { None } else { show(state::CLOSING) }),
@@ -146,6 +151,7 @@ mod tests {
         near: state::UNKNOWN,
         far: state::UNKNOWN,
         has_medium: true,
+        has_grown: false,
     };
 
     /// Takes steps until there is none, as a store, a stock back end that answers at once, and the hypervisor would have them.
@@ -163,6 +169,7 @@ mod tests {
                 Step::Remind => seen.has_medium = true,
                 Step::Connect => seen.is_connected = true,
                 Step::Attach => (seen.is_attached, seen.has_given_up, seen.near) = (true, false, state::CONNECTED),
+                Step::TellGrowth => seen.has_grown = false,
                 Step::GiveUp(is_wanted) => seen.has_given_up = is_wanted,
                 Step::Disconnect => (seen.is_connected, seen.is_attached) = (false, false),
                 Step::ShowFar(state::CLOSED) | Step::Dismiss => (seen.near, seen.far) = (state::CLOSED, state::CLOSED),
@@ -215,6 +222,15 @@ mod tests {
         // Somebody has started it in spite of that.
         let (again, _) = settle(Seen { has_driver: true, ..parked });
         assert!(again.is_attached && !again.has_given_up);
+    }
+
+    #[test]
+    fn a_guest_is_told_of_growth_after_it_was_shown_that_it_is_connected() {
+        let (up, _) = settle(Seen { front: state::INITIALISED, ..settle(START).0 });
+        let back = up.back.map(|back| Back { state: state::INIT_WAIT, ..back });
+        let (_, steps) = settle(Seen { back, has_grown: true, ..up });
+        assert_eq!(steps, [Step::Show(state::CONNECTED), Step::TellGrowth]);
+        assert_eq!(next(&Seen { is_attached: false, has_driver: false, has_grown: true, ..up }), None);
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub struct DiskService {
     connected: BTreeMap<Device, ChannelDiskStatus>,
     /// Of each, the state of the back end that is followed.
     fars: BTreeMap<Device, String>,
+    /// Those whose back ends have shown their states, perhaps once more, since what they say of their media was compared with what guests were told.
+    may_have_grown: BTreeSet<Device>,
     /// Of each, that of the back end in the domain that waits, which is followed too.
     ahead: BTreeMap<Device, String>,
     /// The driver domain that was there, whose name is followed.
@@ -121,6 +123,7 @@ impl DiskService {
             unsettled: BTreeSet::new(),
             connected: BTreeMap::new(),
             fars,
+            may_have_grown: BTreeSet::new(),
             ahead: BTreeMap::new(),
             driver: None,
             expected: None,
@@ -175,6 +178,7 @@ impl DiskService {
         if !is_time && !is_due && !was_put_off && own.is_empty() {
             return Ok(self.fate());
         }
+        self.note_states(&own);
         if self.is_changing {
             self.put_off = Some(now + A_MOMENT);
             return Ok(self.fate());
@@ -204,6 +208,7 @@ impl DiskService {
             self.without_medium.retain(|device, _| named.contains(device));
             self.next_reminder.retain(|device, _| named.contains(device));
             self.unsettled.retain(|device| named.contains(device));
+            self.may_have_grown.retain(|device| named.contains(device));
             self.next_look = now + UNTIL_NEXT;
         } else if is_due {
             named.extend(&self.unsettled);
@@ -371,8 +376,25 @@ impl DiskService {
             }
             _ => false,
         };
+        let served_by = connected.map(|disk| disk.back).filter(|_| (near, far) == (state::CONNECTED, state::CONNECTED));
+        let has_grown = match place.filter(|place| Some(place.driver) == served_by) {
+            Some(place) => self.grown(device, place, store)?.is_some(),
+            None => false,
+        };
         let (is_connected, is_parked) = (connected.is_some(), self.is_parked);
-        Ok(Seen { back, front, is_connected, is_attached, has_given_up, has_driver, is_parked, near, far, has_medium })
+        Ok(Seen {
+            back,
+            front,
+            is_connected,
+            is_attached,
+            has_given_up,
+            has_driver,
+            is_parked,
+            near,
+            far,
+            has_medium,
+            has_grown,
+        })
     }
 
     /// `false`: it is to be tried again later.
@@ -466,6 +488,12 @@ impl DiskService {
                         store.change(&near, &[show(&far.near, state::CONNECTED)])?;
                         return Ok(false);
                     }
+                }
+            }
+            (Step::TellGrowth, Some(far)) => {
+                // It may say something else by now.
+                if let Some(medium) = self.grown(device, &far, store)? {
+                    self.tell_growth(device, &medium, store)?;
                 }
             }
             (Step::Disconnect, _) => {

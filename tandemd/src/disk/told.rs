@@ -77,25 +77,27 @@ impl DiskService {
     /// and what the guest writes would be lost there, with what lies there. That is said once, and the back end begins again. One that has grown may be
     /// the same: the guest is told.
     pub(super) fn medium(&mut self, device: Device, far: &Far, store: &mut impl Store) -> Result<Option<Medium>> {
-        let mut said_at =
-            |place: &str, keys: &[&'static str]| Medium::read(keys, |key| store.read(&format!("{place}/{key}")));
         let medium = if self.connected.contains_key(&device) {
             // Only domain 0 writes what guests are told. The rest is not asked for: a guest waits.
-            let told = said_at(&self.back(device), medium::SIZE)?;
-            let medium = said_at(&far.far, medium::SIZE)?;
+            let told = Self::said(&self.back(device), medium::SIZE, store)?;
+            let medium = Self::said(&far.far, medium::SIZE, store)?;
             match medium.map(|medium| (told.ok().and_then(|told| medium.growth_since(&told)), medium)) {
                 Ok((Some(0), medium)) => Ok(medium),
-                Ok((Some(_), medium)) if self.tell_growth(device, &medium, store)? => Ok(medium),
+                Ok((Some(_), medium)) if self.names_its_medium(device, store)? => {
+                    self.tell_growth(device, &medium, store)?;
+                    Ok(medium)
+                }
                 Ok((Some(_), _)) => Err(medium::LARGER),
                 Ok((None, _)) => Err(medium::OTHER_SIZE),
                 Err(why) => Err(why),
             }
         } else {
-            said_at(&far.far, medium::ALL)?
+            Self::said(&far.far, medium::ALL, store)?
         };
         let why = match medium {
             Ok(medium) => {
                 self.bad_media.remove(&device);
+                self.may_have_grown.remove(&device);
                 return Ok(Some(medium));
             }
             Err(why) => why,
@@ -108,17 +110,41 @@ impl DiskService {
         Ok(None)
     }
 
-    /// The guest is told that its medium is larger, as a stock back end does that: with its state once more, for which stock front ends look at the size
-    /// again. `false`: it may be another one.
-    fn tell_growth(&mut self, device: Device, medium: &Medium, store: &mut impl Store) -> Result<bool> {
-        let path = self.back(device);
-        if !store.read(&format!("{path}/params"))?.is_some_and(|target| names_its_medium(&target)) {
-            return Ok(false);
+    /// What one end says of its medium.
+    fn said(place: &str, keys: &[&'static str], store: &mut impl Store) -> Result<Result<Medium, &'static str>> {
+        Medium::read(keys, |key| store.read(&format!("{place}/{key}")))
+    }
+
+    /// Whether a medium of another size, where the disk's is looked for, can be none but that one.
+    fn names_its_medium(&self, device: Device, store: &mut impl Store) -> Result<bool> {
+        let target = store.read(&format!("{}/params", self.back(device)))?;
+        Ok(target.is_some_and(|target| names_its_medium(&target)))
+    }
+
+    /// What the back end that serves says of its medium, if that is larger than the guest was told. Whatever leads to it, it is the one that the guest has.
+    /// The store does not tell of sizes by itself, and each question costs time: so it is asked when the back end has shown its state, as stock ones do then.
+    pub(super) fn grown(&mut self, device: Device, far: &Far, store: &mut impl Store) -> Result<Option<Medium>> {
+        if !self.may_have_grown.contains(&device) {
+            return Ok(None);
         }
+        let told = Self::said(&self.back(device), medium::SIZE, store)?;
+        let medium = Self::said(&far.far, medium::SIZE, store)?;
+        let both = medium.ok().zip(told.ok());
+        let grown = both.filter(|(medium, told)| medium.growth_since(told).is_some_and(|sectors| sectors > 0));
+        if grown.is_none() {
+            self.may_have_grown.remove(&device);
+        }
+        Ok(grown.map(|(medium, _)| medium))
+    }
+
+    /// The guest is told what size its medium has by now, as a stock back end does that: with its state once more, for which stock front ends look at the
+    /// size again.
+    pub(super) fn tell_growth(&mut self, device: Device, medium: &Medium, store: &mut impl Store) -> Result<()> {
+        let path = self.back(device);
         let sectors = Change::Write(format!("{path}/{}", medium::SECTORS), medium.sectors().to_string());
         store.change(&format!("{path}/frontend"), &[sectors, Change::Repeat(format!("{path}/state"))])?;
         self.say(device, &format!("its medium has grown, to {} sectors of 512 bytes", medium.sectors()));
-        Ok(true)
+        Ok(())
     }
 
     /// The guest's directory says what the medium is, and the hypervisor takes up the guest's ring. In this order: to one whose ring is taken up only the

@@ -1,8 +1,15 @@
 //! Whose affair it is when something has happened in xenstore: one disk's, or all disks'. Any guest may write about its own as often as it likes.
 
 use super::{device_in, Device, DiskService};
+use crate::store::Event;
 
 impl DiskService {
+    /// Of these events some may say that a back end has shown its state: with that it tells of its medium, too.
+    pub(super) fn note_states(&mut self, events: &[&Event]) {
+        let has_shown = |state: &String| events.iter().any(|event| event.path == *state);
+        self.may_have_grown.extend(self.fars.iter().filter(|(_, state)| has_shown(state)).map(|(device, _)| *device));
+    }
+
     /// The disk that what has happened there is about; `None`: it may be about all.
     pub(super) fn device_of(&self, path: &str) -> Option<Device> {
         // Also what somebody makes below that.

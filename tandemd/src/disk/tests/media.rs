@@ -123,6 +123,56 @@ fn a_guest_keeps_a_medium_that_has_grown_if_its_target_names_it_and_is_told_of_i
 }
 
 #[test]
+fn a_medium_that_grows_while_it_is_served_is_told_of_and_kept_whatever_its_target_is() {
+    let mut bench = Bench::new();
+    let tell = |bench: &mut Bench| {
+        let mut store = bench.world.clone();
+        let events: Vec<Event> = std::iter::from_fn(|| store.next_event(None).unwrap()).collect();
+        bench.service.handle(&events, bench.now, &mut store, &mut bench.world.clone()).unwrap();
+    };
+    let told = |bench: &Bench| bench.world().get(&format!("{BACK}/sectors")).map(String::from);
+    bench.world().create_driver(10);
+    bench.run();
+    tell(&mut bench);
+    let far = "/local/domain/10/backend/vbd/3/0";
+    let says = |bench: &Bench, sectors: &str| {
+        bench.world().set(&format!("{far}/sectors"), sectors);
+        bench.world().set(&format!("{far}/state"), "4");
+    };
+    says(&bench, "8192");
+    tell(&mut bench);
+    assert_eq!((told(&bench).as_deref(), bench.world().shown.len()), (Some("8192"), 4));
+    // Once, and nothing of one that has gone, or gets smaller.
+    for sectors in ["8192", "0", "8191", "x"] {
+        says(&bench, sectors);
+        tell(&mut bench);
+        assert_eq!((told(&bench).as_deref(), bench.world().shown.len()), (Some("8192"), 4), "{sectors}");
+    }
+    // While nobody looks, for one or another reason.
+    bench.service.set_changing(true);
+    says(&bench, "8200");
+    tell(&mut bench);
+    bench.service.set_changing(false);
+    tell(&mut bench);
+    assert_eq!(told(&bench).as_deref(), Some("8200"));
+    bench.world().nodes.connect_again();
+    bench.service = DiskService::start("disk", DOMAIN, Some("dd".into()), &mut bench.world.clone()).unwrap();
+    says(&bench, "8208");
+    (0..2).for_each(|_| tell(&mut bench));
+    assert_eq!((told(&bench).as_deref(), bench.back()), (Some("8208"), Some(10)));
+    // What does not say anything is not asked.
+    bench.world().asked.clear();
+    bench.run();
+    assert!(!bench.world().asked.contains(&format!("{far}/sectors")));
+    bench.world().destroy_driver(10);
+    bench.world().medium = vec![("sectors", "8208")];
+    bench.world().create_driver(11);
+    bench.run();
+    assert_eq!(bench.back(), Some(11));
+    assert_eq!(bench.world().shown, ["1", "2", "4", "4", "4", "4"]);
+}
+
+#[test]
 fn a_disk_that_is_given_no_medium_though_it_is_reminded_is_told_of_once() {
     let mut bench = Bench::new();
     let told = |bench: &Bench, driver: u16| {
