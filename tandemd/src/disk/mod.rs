@@ -203,6 +203,7 @@ impl DiskService {
             named.extend(self.listed(store)?);
             named.extend(&self.devices);
             named.extend(self.connected.keys());
+            self.closed.retain(|device, _| named.contains(device));
             self.troubles.retain(|device, _| named.contains(device));
             self.bad_media.retain(|device, _| named.contains(device));
             self.without_medium.retain(|device, _| named.contains(device));
@@ -352,7 +353,10 @@ impl DiskService {
         self.tell_without_medium(device, waits_in, now);
         let shown = state_of(&path)?;
         let back = match store.read(&format!("{path}/frontend"))? {
-            None => None,
+            None => {
+                self.closed.remove(&device);
+                None
+            }
             Some(_) => {
                 let online = store.read(&format!("{path}/online"))?.as_deref() == Some("1");
                 let is_seen_closed = if !online && shown == state::CLOSED {

@@ -36,6 +36,7 @@ fn nothing_stays_of_a_disk_that_is_taken_away_with_or_without_its_driver_domain(
             .map(String::from)
             .collect();
         assert_eq!(left, [""; 0], "with a driver domain: {is_there}");
+        assert_eq!(bench.service.closed.len(), 0);
     }
 }
 
