@@ -81,8 +81,8 @@ impl World {
         let guest = Guest::new(1..1 + FRAMES);
         let mut front = Blkfront::new(&memory, guest, 0u32.wrapping_sub(u32::from(mode)));
         let mut disk = Disk::connect(front.ring.page.clone(), OFFERS, SECRET).expect("a fresh ring");
-        // Most are longer.
-        disk.cut_discards(5);
+        // A third of them are longer.
+        disk.cut_discards(8);
         let (back_lies, guest_lies, backs_are_damaged) = (mode % 4 == 1, mode % 8 == 2, mode % 8 == 6);
         let mut medium = Medium::default();
         if mode % 4 == 3 {

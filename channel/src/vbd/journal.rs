@@ -97,6 +97,15 @@ impl Entry {
         self.request.segments().len() as u8
     }
 
+    /// Sectors of a discard that are not passed on; 0 of others.
+    fn left_to_discard(&self) -> u64 {
+        let request = &self.request;
+        if request.kind != Kind::Discard {
+            return 0;
+        }
+        (request.sector + request.discard_sectors).saturating_sub(self.next_sector)
+    }
+
     fn is_sent(&self) -> bool {
         self.nr_sent == self.nr_segments()
     }
@@ -373,19 +382,13 @@ impl Journal {
         }
     }
 
-    /// A run of the discard in a place is passed on: how many sectors it discards, and with which flag. There may be more of them: they go in a later
-    /// sweep, unless something went wrong by then.
+    /// A run of the discard in a place is passed on: how many sectors it discards, and with which flag. The next one is, if there are more, when this
+    /// one is answered.
     pub fn part_of_discard(&mut self, place: u8) -> (u64, u8) {
         let Some(entry) = self.places.get_mut(usize::from(place)) else { return (0, 0) };
-        let request = &entry.request;
-        let left = (request.sector + request.discard_sectors).saturating_sub(entry.next_sector);
-        let part = left.min(self.discard_sectors);
-        let flag = request.discard_flag;
-        if left > part && entry.status == BLKIF_RSP_OKAY {
-            entry.next_sector += part;
-            self.unsent |= 1 << place;
-        }
-        (part, flag)
+        let part = entry.left_to_discard().min(self.discard_sectors);
+        entry.next_sector += part;
+        (part, entry.request.discard_flag)
     }
 
     /// The segments of a run that was passed on are listed in this page, until it is answered.
@@ -408,6 +411,10 @@ impl Journal {
             entry.nr_waiting = entry.nr_waiting.saturating_sub(1);
             entry.status = entry.status.min(status);
             entry.has_failed_in_company |= is_shared && status != BLKIF_RSP_OKAY;
+            if entry.status == BLKIF_RSP_OKAY && entry.left_to_discard() > 0 {
+                // Its next part goes with what has come meanwhile, and not before it.
+                self.unsent |= 1 << place;
+            }
             if entry.nr_waiting == 0 {
                 done |= 1 << place;
             }
