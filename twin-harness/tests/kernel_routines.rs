@@ -199,9 +199,18 @@ fn socket_buffers_change_as_the_kernels() {
         put_skb(&p, &rig, data, len, end);
         let more = dice.below(330);
         let about = (case, data, len, end, more);
-        match case % 3 {
+        match case % 4 {
             0 => p.compare("skb_put", [skb, more, 0, 0, 0, 0], u64::MAX, 256, &about),
             1 => p.compare("skb_trim", [skb, more * 2, 0, 0, 0, 0], 0, 256, &about),
+            2 => {
+                // At the end, or a little beyond it, every other time.
+                let wanted = dice.below(40);
+                let offset = if dice.below(2) == 0 { (len + dice.below(3)).saturating_sub(wanted) } else { more };
+                let bytes: Vec<u8> = (0..3072).map(|_| dice.next() as u8).collect();
+                p.put(1024, &bytes);
+                let args = [skb, offset, skb + 3072, wanted, 0, 0];
+                p.compare("skb_copy_bits", args, u64::from(u32::MAX), 4096, &(about, offset, wanted));
+            }
             _ => {
                 p.put(1024, &[0xee; 2048]);
                 p.compare("__skb_pad", [skb, more % 64, 0, 0, 0, 0], u64::from(u32::MAX), 3072, &about);

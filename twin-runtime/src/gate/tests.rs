@@ -21,6 +21,10 @@ const PRINTK: u64 = 0xffff_ffff_8110_0000;
 
 /// An image of two functions, `first` and `second`, which return at once, with two imports: one native, one not.
 fn image(mode: Mode) -> Vec<u8> {
+    image_with(mode, [("is_vmalloc_addr", PRINTK - 64), ("_printk", PRINTK)])
+}
+
+fn image_with(mode: Mode, imports: [(&str, u64); 2]) -> Vec<u8> {
     let mirror = mode == Mode::Mirror;
     let mask_bits = if mirror { 46 } else { 0 };
     let mut b = ImageBuilder { mirror, mask_bits, flags: flags::COUNTED, text: TEXT, ..Default::default() };
@@ -38,7 +42,7 @@ fn image(mode: Mode) -> Vec<u8> {
         b.addresses.push(Address { domain, function: n as u32 });
         b.origins.push(Origin { offset: start, original: 0x44 * n as u32 });
     }
-    for (name, domain) in [("is_vmalloc_addr", PRINTK - 64), ("_printk", PRINTK)] {
+    for (name, domain) in imports {
         let (name, name_len) = b.name(name);
         b.imports.push(Import { name, name_len, domain });
     }
@@ -221,6 +225,18 @@ fn stack_addresses_do_not_reach_the_domain() {
     let registers = Registers::of_args(&[1, 0x100_0040, 0, 0, 0, 0]);
     let leak = Call { registers, ..call(Gate::Import(1)) };
     assert_eq!(reason(twin.gate(&leak, &mut world, &support)), Some(Reason::StackPointer(0x100_0040)));
+    assert!(world.upcalls.is_empty());
+}
+
+/// What reads into a variable of the twin's is not left to the domain.
+#[test]
+fn bytes_of_a_packet_reach_a_variable_of_the_twins() {
+    let bytes = image_with(Mode::Mirror, [("skb_copy_bits", PRINTK - 64), ("_printk", PRINTK)]);
+    let mut twin = twin(&bytes);
+    let (mut world, support) = (World { budget: 10, ..World::default() }, Support::default());
+    let registers = Registers::of_args(&[1, 14, 0x100_0040, 4, 0, 0]);
+    let answer = twin.gate(&Call { registers, ..call(Gate::Import(0)) }, &mut world, &support);
+    assert_ne!(reason(answer), Some(Reason::StackPointer(0x100_0040)));
     assert!(world.upcalls.is_empty());
 }
 

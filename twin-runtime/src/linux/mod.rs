@@ -249,6 +249,7 @@ routines! {
     SkbPut = "skb_put" => skb::put;
     SkbTrim = "skb_trim" => skb::trim;
     SkbPad = "__skb_pad" => skb::pad;
+    SkbCopyBits = "skb_copy_bits" => skb::bits::copy;
     EthTypeTrans = "eth_type_trans" => skb::receive::eth_type_trans;
     GroReceive = "napi_gro_receive" => skb::receive::gro_receive;
     GetFrags = "napi_get_frags" => skb::receive::get_frags;

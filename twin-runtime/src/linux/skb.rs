@@ -2,6 +2,7 @@
 //! or shorter. Where they come from is in [`alloc`], received packets are in [`receive`], those to be sent in `transmit`.
 
 pub mod alloc;
+pub mod bits;
 pub mod receive;
 mod transmit;
 

@@ -69,7 +69,8 @@ fn fill_pieces<H: Host>(host: &mut H, to: u64, value: u8, len: u64) -> Result<()
     Ok(())
 }
 
-fn go_on<H: Host>(host: &mut H) -> Result<(), Stop> {
+/// Others are answered between two pieces. An error: the time is over.
+pub(super) fn go_on<H: Host>(host: &mut H) -> Result<(), Stop> {
     if host.goes_on() {
         Ok(())
     } else {
