@@ -2,7 +2,7 @@
 
 use crate::grants::Frames;
 use crate::offload::checksum::completed;
-use crate::offload::headers::{is_tagged, TAG};
+use crate::offload::headers::{ends_in_tags, is_tagged, TAG};
 use crate::offload::segment::Cutter;
 use crate::packet::{Gso, View, HEADER_BYTES};
 use crate::vif::features::Accepts;
@@ -22,11 +22,13 @@ pub struct Takes {
 
 impl Takes {
     /// Is there nothing in this frame, or more than the card takes? A tag comes on top of what a card takes, as bridges and drivers of Linux
-    /// have it; a second one does not.
+    /// have it; a second one does not. What ends within its tags nobody needs, and a driver that looks for what is behind them finds nothing.
     #[inline(always)]
     fn is_unfit<F: Copy>(&self, view: &View<'_, F>) -> bool {
         let is_long = view.len() > self.max_frame;
-        view.is_empty() || is_long && (view.len() - self.max_frame > TAG || !is_tagged(view.header))
+        let is_tagged = is_tagged(view.header);
+        let is_long = is_long && (view.len() - self.max_frame > TAG || !is_tagged);
+        view.is_empty() || is_long || is_tagged && ends_in_tags(view.header)
     }
 }
 

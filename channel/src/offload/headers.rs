@@ -105,6 +105,13 @@ pub fn is_tagged(bytes: &[u8]) -> bool {
     word(bytes, 12).is_some_and(|ethertype| ETH_VLAN.contains(&ethertype))
 }
 
+/// Does a packet whose first bytes are these end within its tags? Of one that has no end of them it is not known, and said as well.
+#[cold]
+pub fn ends_in_tags(bytes: &[u8]) -> bool {
+    let mut types = (12..).step_by(TAG as usize).map(|at| word(bytes, at));
+    types.find(|kind| !kind.is_some_and(|kind| ETH_VLAN.contains(&kind))) == Some(None)
+}
+
 /// What a packet carries, and where that begins: behind tags.
 fn behind_tags(bytes: &[u8]) -> Option<(u16, usize)> {
     let mut l3 = ETH_HEADER;

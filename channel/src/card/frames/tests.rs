@@ -110,6 +110,36 @@ fn what_is_too_long_is_not_taken() {
     }
 }
 
+/// What ends within its tags is of no use, and what a driver looks for behind them is not there.
+#[test]
+fn what_ends_within_its_tags_is_not_taken() {
+    let memory = Memory::new(20);
+    for tags in 0..10 {
+        for kind in [[0x81, 0x00], [0x88, 0xa8]] {
+            for len in 14..64 {
+                let mut bytes = std::vec![0; len];
+                bytes[..6].copy_from_slice(&B);
+                for at in (12..).step_by(4).take(tags).filter(|at| at + 2 <= len) {
+                    bytes[at..at + 2].copy_from_slice(&kind);
+                }
+                let fits = len >= 14 + 4 * tags;
+                let mut card = TestCard::new(&memory, 1);
+                let packet = packet(&memory, &bytes, false, None);
+                let sent = send(&mut card, &takes(true, true), &packet.view(), &memory, &mut Progress::default());
+                let expected = if fits { (Sent::Done, 1) } else { (Sent::Unfit, 0) };
+                assert_eq!((sent, card.sent.len()), expected, "{len} bytes, {tags} tags {kind:x?}");
+            }
+        }
+    }
+    // One that has no end of tags.
+    let mut bytes = std::vec![0; 1000];
+    (12..1000).step_by(4).for_each(|at| bytes[at] = 0x81);
+    let mut card = TestCard::new(&memory, 1);
+    let packet = packet(&memory, &bytes, false, None);
+    let sent = send(&mut card, &takes(true, true), &packet.view(), &memory, &mut Progress::default());
+    assert_eq!((sent, card.sent.len()), (Sent::Unfit, 0));
+}
+
 /// What a card that cuts is given of `shape`, which is for segments of `size` bytes: how many frames, how many of them to be cut.
 fn whole(shape: &Shape, gso: Gso, change: impl Fn(&mut Packet<u32>)) -> (usize, u32) {
     let memory = Memory::new(20);
