@@ -19,13 +19,19 @@ const PAGE_SHIFT: u32 = 6;
 
 /// A place. Who changes it takes the page away first, and writes it last; the stub reads the page before the address and after it. So what it
 /// answers is that page's, whatever other CPUs lend meanwhile.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C)]
 struct Place {
-    /// Address of the `struct page`; 0: none.
+    /// Address of the `struct page`; [`elsewhere`]: none.
     page: AtomicU64,
     /// Where its bytes are in the machine.
     machine: AtomicU64,
+}
+
+/// What is in a place that has no page: it is not found, since whoever looks for it, as the driver may look for anything, looks into another
+/// place. `page`: any that has this place.
+const fn elsewhere(page: u64) -> u64 {
+    page ^ 1 << PAGE_SHIFT
 }
 
 /// See the module.
@@ -49,7 +55,8 @@ impl Pages {
     pub fn new() -> Result<Self, TryReserveError> {
         let mut places = Vec::new();
         places.try_reserve_exact(PLACES)?;
-        places.resize_with(PLACES, Place::default);
+        let empty = |page| Place { page: AtomicU64::new(elsewhere(page)), machine: AtomicU64::new(0) };
+        places.extend((0..PLACES as u64).map(|n| empty(n << PAGE_SHIFT)));
         Ok(Self { places: places.into_boxed_slice() })
     }
 
@@ -67,7 +74,7 @@ impl Pages {
     /// A buffer in this page is lent, and the page is at `machine`.
     pub fn put(&self, page: u64, machine: u64) {
         if let Some(place) = self.place(page) {
-            place.page.store(0, Ordering::Release);
+            place.page.store(elsewhere(page), Ordering::Release);
             place.machine.store(machine, Ordering::Release);
             place.page.store(page, Ordering::Release);
         }
@@ -76,7 +83,8 @@ impl Pages {
     /// A buffer in this page is lent no more.
     pub fn forget(&self, page: u64) {
         if let Some(place) = self.place(page).filter(|place| place.page.load(Ordering::Relaxed) == page) {
-            place.page.store(0, Ordering::Release);
+            // The address stays: the stub may have read the page already, and find it again if that is lent once more.
+            place.page.store(elsewhere(page), Ordering::Release);
         }
     }
 
@@ -84,8 +92,22 @@ impl Pages {
     #[must_use]
     pub fn find(&self, page: u64, offset: u64, size: u64) -> Option<u64> {
         let last = size.wrapping_sub(1).checked_add(offset)?;
-        let place = self.place(page).filter(|place| place.page.load(Ordering::Acquire) == page && page != 0)?;
+        let place = self.place(page).filter(|place| place.page.load(Ordering::Acquire) == page)?;
         (last < PAGE).then(|| place.machine.load(Ordering::Acquire).wrapping_add(offset))
+    }
+}
+
+#[cfg(test)]
+impl Pages {
+    /// The word of the table that the stub finds at an address.
+    pub fn word(&self, address: u64) -> u64 {
+        let at = usize::try_from(address - self.address()).expect("in the table");
+        let place = &self.places[at / size_of::<Place>()];
+        match at % size_of::<Place>() {
+            0 => place.page.load(Ordering::Relaxed),
+            8 => place.machine.load(Ordering::Relaxed),
+            _ => panic!("in a word"),
+        }
     }
 }
 
