@@ -4,10 +4,15 @@ use super::{low_u16, low_u32, Fragment, Place, ETHERNET_HEADER, HEADROOM, MAX_FR
 use crate::abort::Reason;
 use crate::linux::pool::{Lent, LentPage, Use};
 use crate::linux::{Host, Support};
-use crate::memory::Fault;
+use crate::memory::{Fault, Memory};
 
 /// Where it names the protocol.
 const PROTOCOL_AT: u64 = 12;
+/// Protocols that are VLAN tags, with what the packet carries behind them, as they are stored.
+const TAGS: [u16; 2] = [0x8100u16.to_be(), 0x88a8u16.to_be()];
+/// Bytes of a tag, and tags that are looked through.
+const TAG: u64 = 4;
+const MAX_TAGS: u64 = 2;
 /// `ip_summed` in the byte of `pkt_type`.
 const CHECKSUM_PARTIAL: u8 = 3 << 5;
 const PAGE_BYTES: u32 = 4096;
@@ -58,6 +63,19 @@ fn fragments_of<'f, H: Host>(
     (left == 0).then(|| into.get(..used)).flatten()
 }
 
+/// Bytes of the tags of the packet at `at`, of which `len` bytes are there; it has one.
+#[cold]
+fn tags<M: Memory>(m: &M, at: u64, len: u64) -> Result<u64, Fault> {
+    let mut bytes = TAG;
+    while bytes < MAX_TAGS * TAG
+        && PROTOCOL_AT + bytes + 2 <= len
+        && TAGS.contains(&m.member_u16(at, PROTOCOL_AT + bytes)?)
+    {
+        bytes += TAG;
+    }
+    Ok(bytes)
+}
+
 impl Support {
     /// Makes an `sk_buff` of the pool carry a packet. `None` if the pool is empty or the header too long.
     ///
@@ -93,10 +111,11 @@ impl Support {
         };
         place.write(host, o, skb, packet.device)?;
         host.put_member_u32(skb, o.skb_len, low_u32(len + more))?;
-        host.put_member_u16(skb, o.skb_network_header, low_u16(HEADROOM + u64::from(ETHERNET_HEADER)))?;
         // As it stands in the packet.
         let kind = host.member_u16(lent.head, HEADROOM + PROTOCOL_AT)?;
         host.put_member_u16(skb, o.skb_protocol, kind)?;
+        let tags = if TAGS.contains(&kind) { tags(host, lent.head.wrapping_add(HEADROOM), len)? } else { 0 };
+        host.put_member_u16(skb, o.skb_network_header, low_u16(HEADROOM + u64::from(ETHERNET_HEADER) + tags))?;
         if let Some((_, offset)) = packet.checksum {
             host.put_member_u16(skb, o.skb_csum_start, transport_header)?;
             host.put_member_u16(skb, o.skb_csum_offset, offset)?;

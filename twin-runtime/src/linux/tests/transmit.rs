@@ -40,6 +40,48 @@ fn a_prepared_packet_comes_back_with_its_cookie() {
     assert_eq!((f.pool.free().0, f.events.len()), (1, 1));
 }
 
+/// IP's header is behind the tags of a packet, and that is where a driver looks for it.
+#[test]
+fn ips_header_is_behind_the_tags() {
+    let (mut f, s) = domain(1);
+    let tagged = |kinds: &[[u8; 2]]| {
+        let mut header = [0; 60];
+        header[12..].fill(8);
+        kinds.iter().enumerate().for_each(|(n, kind)| header[12 + 4 * n..][..2].copy_from_slice(kind));
+        header
+    };
+    let (vlan, service, ip) = ([0x81, 0], [0x88, 0xa8], [8, 0]);
+    for (kinds, len, at) in [
+        (&[ip][..], 60, 14),
+        (&[ip, vlan], 60, 14),
+        (&[vlan, ip], 60, 18),
+        (&[service, ip, vlan], 60, 18),
+        (&[service, vlan, ip], 60, 22),
+        (&[vlan, vlan, vlan], 60, 22),
+        // What is behind its end is not the packet's.
+        (&[vlan, vlan], 18, 22),
+        (&[vlan, vlan], 17, 18),
+        (&[vlan], 14, 18),
+    ] {
+        // The buffer has had another packet before.
+        f.write(BUFFERS + 64, &tagged(kinds)).expect("mapped");
+        let packet = Packet {
+            device: DEVICE,
+            header: &tagged(kinds)[..len],
+            fragments: &[],
+            checksum: None,
+            segmentation: None,
+            queue: 0,
+            cookie: 1,
+        };
+        let skb = s.prepare(&mut f, &packet).expect("memory").expect("free");
+        let found = f.u16(skb + s.offsets.skb_network_header);
+        assert_eq!(found, Ok(64 + at), "{kinds:x?}, {len} bytes");
+        assert_eq!(f.u16(skb + s.offsets.skb_protocol), Ok(u16::from_le_bytes(kinds[0])));
+        s.withdraw(&mut f, skb);
+    }
+}
+
 /// Whatever the domain does with its memory, whoever sent a packet hears of it once.
 #[test]
 fn the_sender_hears_of_a_packet_that_the_domain_has_taken_away() {
