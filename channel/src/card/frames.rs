@@ -4,7 +4,7 @@ use crate::grants::Frames;
 use crate::offload::checksum::completed;
 use crate::offload::headers::{ends_in_tags, is_tagged, TAG};
 use crate::offload::segment::Cutter;
-use crate::packet::{Gso, View, HEADER_BYTES};
+use crate::packet::{Checksum, Gso, View, HEADER_BYTES};
 use crate::vif::features::Accepts;
 use crate::vif::rx::Progress;
 
@@ -55,10 +55,12 @@ pub enum Sent {
     Unfit,
 }
 
-/// Does a card take a packet as its sender has it: neither cut nor summed here?
+/// Does a card take a packet as its sender has it: neither cut nor summed here? What a card does for packets it need not do for those with a VLAN
+/// tag: Linux keeps a list of that apart, and some drivers look for IP's header where others have it.
 #[inline(always)]
 pub fn is_plain<F>(takes: &Takes, view: &View<'_, F>) -> bool {
-    view.gso.is_none() && takes.accepts.checksum(view)
+    let is_blank = matches!(view.checksum, Checksum::Blank { .. });
+    view.gso.is_none() && (!is_blank || takes.accepts.checksum(view) && !is_tagged(view.header))
 }
 
 /// Gives a packet to a card that takes it as it is.
