@@ -3,7 +3,7 @@
 use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
 use super::inbox::Inbox;
 use super::lock::Sleepers;
-use super::pool::{Kind, LentPage, Pool, Use};
+use super::pool::{Forgetting, Kind, LentPage, Pool, Use};
 use super::queue::Begun;
 use super::skb::{Fragment, Frame, Packet, GSO_TCP_V4, HEADROOM};
 use super::{Done, Foreign, Routine, Stop, Support};
@@ -164,7 +164,7 @@ fn a_queue_that_is_not_served_leaves_the_others_their_buffers() {
     assert!(!f.pool.has_room_for(0));
     // Their sender does not wait for them any more, and they are still out.
     let mut cookies = [0; 16];
-    assert_eq!(f.pool.forget_cookies(&mut cookies), 6);
+    assert_eq!(f.pool.forget_cookies(&mut Forgetting::default(), &mut cookies), 6);
     assert!(!f.pool.has_room_for(0));
     for skb in &stuck {
         call("kfree_skb_reason", &s, &mut f, &[*skb]).expect("done");
@@ -204,16 +204,50 @@ fn cookies_of_what_the_driver_has_come_back_once() {
         let skb = f.pool.reserve(100, 0).expect("free").skb;
         assert_eq!(s.prepare_reserved(&mut f, skb, (60, 0), packet(cookie)), Ok(true));
     }
-    let mut two = [0; 2];
-    assert_eq!(f.pool.forget_cookies(&mut two), 2);
+    let (mut two, mut forgetting) = ([0; 2], Forgetting::default());
+    assert_eq!((f.pool.forget_cookies(&mut forgetting, &mut two), forgetting.is_over()), (2, false));
     let mut rest = [0; 2];
-    assert_eq!(f.pool.forget_cookies(&mut rest), 1);
+    assert_eq!((f.pool.forget_cookies(&mut forgetting, &mut rest), forgetting.is_over()), (1, true));
     let mut all = [two[0], two[1], rest[0]];
     all.sort_unstable();
     assert_eq!(all, [1, 2, 3]);
-    assert_eq!(f.pool.forget_cookies(&mut two), 0);
+    assert_eq!(f.pool.forget_cookies(&mut Forgetting::default(), &mut two), 0);
     call("napi_consume_skb", &s, &mut f, &[SKBS, 64]).expect("done");
     assert_eq!(f.events, [], "its sender was told");
+}
+
+/// However many are with the driver, each object is looked at once, and none is passed over when others come and go meanwhile.
+#[test]
+fn cookies_are_forgotten_in_one_pass() {
+    const MANY: u64 = 2000;
+    const SENT: u64 = 1500;
+    const LARGE: u64 = 0xffff_8880_0100_0000;
+    let (mut f, s) = domain(0);
+    f.map(LARGE, MANY);
+    let skb = |n: u64| LARGE + n * 4096;
+    for n in 0..MANY {
+        f.pool.lend(skb(n), skb(n) + 512, 2048).expect("memory");
+        f.pool.locate(skb(n), 0x7000);
+    }
+    for cookie in 0..SENT {
+        let skb = f.pool.reserve(100, 0).expect("free").skb;
+        assert_eq!(s.prepare_reserved(&mut f, skb, (60, 0), packet(cookie)), Ok(true));
+    }
+    let (mut all, mut forgetting, mut calls) = (Vec::new(), Forgetting::default(), 0);
+    while !forgetting.is_over() {
+        let (mut some, before) = ([0; 64], forgetting.looks);
+        let count = f.pool.forget_cookies(&mut forgetting, &mut some);
+        assert!(forgetting.looks - before <= 512, "nobody has the pool for long");
+        all.extend_from_slice(&some[..count]);
+        // Free ones are taken back, and another one is lent.
+        calls += 1;
+        assert_eq!(f.pool.recall(&mut [(Kind::Whole, 0); 8]), 8);
+        f.pool.lend(LARGE - calls * 4096, LARGE - calls * 4096 + 512, 2048).expect("memory");
+    }
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..SENT));
+    assert!(forgetting.looks as u64 <= MANY && calls <= SENT / 64 + 5, "{} in {calls}", forgetting.looks);
+    assert_eq!(f.pool.transmitting(), 0);
 }
 
 /// A packet of `len` bytes at `address`, in `skb` with its buffer at `head`.

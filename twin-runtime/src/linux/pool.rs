@@ -8,6 +8,7 @@
 //! several lanes, and one of them looks at the counts of what others give and take just then. For the same reason nobody touches an
 //! object that he has given back: it is another lane's at once.
 
+mod forgetting;
 mod reclaim;
 mod table;
 
@@ -15,6 +16,7 @@ use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use super::shares::{Holder, Shares};
+pub use forgetting::Forgetting;
 pub use reclaim::Search;
 use table::Table;
 
@@ -394,19 +396,6 @@ impl Pool {
         if self.skbs.get_mut(skb).is_some_and(|lent| lent.out == Use::Reserved) {
             self.comes_home(skb);
         }
-    }
-
-    /// The senders of packets that are with the driver do not wait for them any more: as many of their cookies as there is room for are
-    /// written to `into`; how many that are.
-    pub fn forget_cookies(&mut self, into: &mut [u64]) -> usize {
-        let mut count = 0;
-        for (_, lent) in &mut self.skbs.objects {
-            let (Use::Transmit(cookie), Some(to)) = (lent.out, into.get_mut(count)) else { continue };
-            (lent.out, *to) = (Use::Driver, cookie);
-            count += 1;
-        }
-        self.nr_transmitting = self.nr_transmitting.saturating_sub(count);
-        count
     }
 
     /// Numbers of lent objects: `sk_buff`s, fragments.

@@ -24,6 +24,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::evtchn::Binding;
 use twin_abi::op::{self, note, TwinAttach, TwinIrq, TwinNapi};
 use twin_runtime::linux::lanes::{Lanes, MAX_LANES};
+use twin_runtime::linux::pool::Forgetting;
 use xen_abi::errno::Errno;
 
 plain!(TwinNapi, TwinIrq);
@@ -382,18 +383,18 @@ fn give_packets_back(place: &Place, loaded: &Loaded, card: Card, why: Why) {
             let Some(packet) = lane.queue.lock().next() else { break };
             loaded.common.with_pool(|pool| pool.unreserve(packet.skb));
             (hooks.unsent)(&[packet.cookie]);
+            requests::answer();
         }
         lane.queue.lock().free_room();
     }
-    let mut cookies = [0; 64];
-    loop {
-        let count = loaded.common.with_pool(|pool| pool.forget_cookies(&mut cookies));
-        if count == 0 {
-            break;
-        }
+    let (mut cookies, mut forgetting) = ([0; 64], Forgetting::default());
+    while !forgetting.is_over() {
+        let count = loaded.common.with_pool(|pool| pool.forget_cookies(&mut forgetting, &mut cookies));
         match why {
+            _ if count == 0 => {}
             Why::Asked | Why::Disabled => (hooks.transmitted)(card, &cookies[..count]),
             Why::DomainGone => (hooks.unsent)(&cookies[..count]),
         }
+        requests::answer();
     }
 }

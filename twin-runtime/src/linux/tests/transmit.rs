@@ -3,6 +3,7 @@
 use super::call;
 use crate::abort::Reason;
 use crate::linux::fake::{domain, Event, BUFFERS, DEVICE, VMEMMAP};
+use crate::linux::pool::Forgetting;
 use crate::linux::skb::{Fragment, Packet};
 use crate::linux::Stop;
 use crate::memory::Memory;
@@ -103,7 +104,11 @@ fn the_sender_hears_of_a_packet_that_the_domain_has_taken_away() {
         assert!(matches!(s.prepare(&mut f, &packet), Err(Reason::Memory(_))), "{routine}: it is found when it is used");
         f.pool.give(skb);
         let mut cookies = [0; 2];
-        assert_eq!(f.pool.forget_cookies(&mut cookies), 0, "{routine}: it would hear of it twice");
+        assert_eq!(
+            f.pool.forget_cookies(&mut Forgetting::default(), &mut cookies),
+            0,
+            "{routine}: it would hear of it twice"
+        );
     }
 }
 
