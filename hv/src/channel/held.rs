@@ -7,6 +7,7 @@ use super::traffic::{self, Again, Batch, Budget};
 use super::vif::{Handle, Item, Tx, VIFS};
 use super::{switch, timed};
 use crate::arch::tsc;
+use crate::cpu::requests;
 use crate::domain::Domain;
 use crate::sched::timers;
 use ::channel::switch::{Onward, PortId, Table};
@@ -100,6 +101,7 @@ pub fn put_all(receiver: Handle, now: u64) {
     let first = || receiver.sides().rx.lock().as_deref_mut()?.backlog.pop(now);
     while let Some(item) = first() {
         put(item);
+        requests::answer();
     }
 }
 

@@ -12,6 +12,7 @@ use super::traffic::{self, Again, Batch, Budget, TICK_NS};
 use super::tray::Tray;
 use super::vif::{Handle, Item, Line, Tx, MAX_VIFS};
 use crate::arch::tsc;
+use crate::cpu::requests;
 use crate::domain::dma_faults::DmaFaults;
 use crate::domain::Domain;
 use crate::sched::timers;
@@ -445,6 +446,7 @@ pub fn take_back(card: Card) {
     let drain = |uplink: &mut Uplink| uplink.queues.iter_mut().find_map(|queue| queue.waiting.drain());
     while let Some(item) = with(card, drain).flatten() {
         held::put(item);
+        requests::answer();
     }
 }
 
