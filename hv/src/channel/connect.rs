@@ -7,6 +7,7 @@ use super::uplink::{self, Ahead};
 use super::vif::{Handle, Line, Rx, Tx, MAX_VIFS, RX_EVENT, TX_EVENT, VIFS};
 use super::{held, timed, traffic};
 use crate::arch::tsc;
+use crate::cpu::requests;
 use crate::domain::{self, Domain};
 use crate::mem::frames;
 use crate::sched::timers;
@@ -356,7 +357,10 @@ fn unplug(config: &mut Config, handle: Handle) {
         unlink(&config, &plugged);
     }
     let guest = domain::find(request.guest);
-    plugged.queues().for_each(|queue| unplug_queue(queue, &plugged, guest.as_deref()));
+    for queue in plugged.queues() {
+        unplug_queue(queue, &plugged, guest.as_deref());
+        requests::answer();
+    }
 }
 
 /// The same of one of its queues.
@@ -411,16 +415,18 @@ pub fn lost_port(cookie: u32) {
     }
 }
 
-/// Interfaces that are let go between two looks at what else there is to do.
-const FORGET_STEPS: usize = 8;
+/// Queues that are let go between two looks at what else there is to do. An interface goes with all of its own, which are as many at most.
+const FORGET_STEPS: u32 = op::VIF_MAX_QUEUES;
 
 /// Lets all interfaces go that `d`, which is dying, has or is the back end of. ERESTART: to be called again.
 pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
     let mut config = CONFIG.lock();
-    for _ in 0..FORGET_STEPS {
+    let mut steps = 0;
+    while steps < FORGET_STEPS {
         let mut own = config.vifs.values().filter(|p| p.request.guest == d.id || p.request.backend == d.id);
-        let Some(handle) = own.next().map(|p| p.handle) else { return Ok(()) };
+        let Some((handle, nr_queues)) = own.next().map(|p| (p.handle, p.nr_queues())) else { return Ok(()) };
         unplug(&mut config, handle);
+        steps += u32::from(nr_queues);
     }
     Err(Errno::ERESTART)
 }
