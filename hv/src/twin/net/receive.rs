@@ -107,7 +107,11 @@ const NO_PIECE: Piece = Piece { frame: Mfn::new(0), offset: 0, len: 0 };
 fn said_of(frame: &Frame<'_>) -> Option<Said> {
     // A tag that is put in comes before all this.
     let tag = if frame.tag.is_some() { TAG } else { 0 };
-    let blank = frame.blank.map(|(start, field)| Checksum { start: start.saturating_add(tag), offset: field - start });
+    let blank = frame.blank.map(|(start, field)| Checksum {
+        start: start.saturating_add(tag),
+        // It is not before that.
+        offset: field.saturating_sub(start),
+    });
     let many = frame.many().ok()?;
     Some(Said { is_verified: frame.ip_summed == CHECKSUM_UNNECESSARY, blank, many })
 }

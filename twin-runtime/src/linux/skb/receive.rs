@@ -2,7 +2,7 @@
 
 use super::alloc::{napi_allocate, release, release_unread};
 use super::transmit::{GSO_TCP_V4, GSO_TCP_V6, GSO_UDP, GSO_UDP_FRAGMENTS};
-use super::{low_u16, read_fragments, Fragment, Parts, ETHERNET_HEADER};
+use super::{read_fragments, Fragment, Parts, ETHERNET_HEADER};
 use crate::linux::offsets::Offsets;
 use crate::linux::{bad, Done, Host, Stop, Support};
 use crate::memory::{Fault, Memory};
@@ -37,7 +37,7 @@ pub struct Frame<'f> {
     /// Page fragments.
     pub fragments: &'f [Fragment],
     /// It has never been on a wire, and its checksum is to be completed: where the sum begins and where it is stored, from the Ethernet header
-    /// on, in the linear part.
+    /// on, in the linear part and not before that.
     pub blank: Option<(u16, u16)>,
     /// It is one for many: payload of each in bytes, not 0, and `gso_type`. Also by a device that puts together what came on a wire.
     pub segmentation: Option<(u16, u32)>,
@@ -246,15 +246,18 @@ fn hand_over_unusual<H: Host>(s: &Support, host: &mut H, parts: &Parts, frame: F
     release(s, host, &frame)
 }
 
-/// Reads where the checksum is that is to be completed.
+/// Reads where the checksum is that is to be completed; the second is not before the first. A buffer may be longer than a packet.
 fn blank<H: Host>(s: &Support, host: &H, parts: &Parts, frame: &Frame<'_>) -> Result<(u16, u16), Stop> {
     let (o, mac) = (&s.offsets, frame.mac_header.wrapping_sub(parts.head));
     let start = u64::from(host.member_u16(frame.skb, o.skb_csum_start)?).checked_sub(mac);
     let field = start.map(|start| Ok::<_, Stop>(start + u64::from(host.member_u16(frame.skb, o.skb_csum_offset)?)));
-    match (start, field.transpose()?) {
-        (Some(start), Some(field)) if field + 2 <= u64::from(frame.len) => Ok((low_u16(start), low_u16(field))),
-        _ => Err(bad("checksum out of the packet", frame.skb)),
-    }
+    let places = match (start, field.transpose()?) {
+        (Some(start), Some(field)) if field + 2 <= u64::from(frame.len) => {
+            u16::try_from(start).ok().zip(u16::try_from(field).ok())
+        }
+        _ => None,
+    };
+    places.ok_or(bad("checksum out of the packet", frame.skb))
 }
 
 /// Reads a packet, without its fragments. `None` if it is too short for an Ethernet header: nobody wants it, but whoever sent it must not

@@ -1,7 +1,8 @@
 //! Packets that are received.
 
 use super::{call, structure};
-use crate::linux::fake::{domain, Event, DEVICE, FRAGMENTS, VMEMMAP};
+use crate::linux::fake::{domain, Event, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
+use crate::linux::pool::USERS;
 use crate::linux::skb::{Many, UnknownKind};
 use crate::linux::Stop;
 use crate::memory::Memory;
@@ -144,6 +145,7 @@ fn a_tag_that_the_device_took_out_comes_with_the_packet() {
 /// A neighbour on the same host leaves sums and segments to whoever has a wire.
 #[test]
 fn what_was_on_no_wire_says_what_is_left_to_do() {
+    const LARGE: u64 = 0xffff_8880_0100_0000;
     let (mut f, s) = domain(1);
     let mut come = |ip_summed: u8, (start, offset): (u16, u16), (size, kind): (u16, u32)| {
         let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
@@ -183,6 +185,24 @@ fn what_was_on_no_wire_says_what_is_left_to_do() {
     for bad in [(83, 16), (0, 99), (u16::MAX - 64, 0), (0, u16::MAX), (before, 16)] {
         let (result, frame) = come(3, bad, (0, 0));
         assert!(structure(result) && frame.is_none(), "{bad:?}");
+    }
+    // In a buffer that is longer than any packet.
+    for (start, offset, blank) in
+        [(60_000, 5_535, Some((60_000, 65_535))), (60_000, 5_536, None), (60_000, 60_000, None)]
+    {
+        let (mut f, s) = domain(0);
+        f.map(LARGE, 40);
+        f.pool.lend(SKBS, LARGE, 150_000).expect("memory");
+        f.put_u32(SKBS + s.offsets.skb_users, USERS).expect("mapped");
+        let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 140_000, 0]).expect("allocated");
+        call("skb_put", &s, &mut f, &[skb, 140_000]).expect("room");
+        f.put_u8(skb + 128, 3 << 5).expect("mapped");
+        f.put_u16(skb + 136, start + 64).expect("mapped");
+        f.put_u16(skb + 138, offset).expect("mapped");
+        call("eth_type_trans", &s, &mut f, &[skb, DEVICE]).expect("typed");
+        let result = call("napi_gro_receive", &s, &mut f, &[0, skb]);
+        assert_eq!(f.last.map(|frame| frame.blank), blank.map(Some), "{start} + {offset}");
+        assert!(if blank.is_some() { result == Ok(3) } else { structure(result) }, "{start} + {offset}");
     }
 }
 
