@@ -50,6 +50,8 @@ pub enum Refusal {
     Dying,
     /// Another domain has it.
     Taken(u16),
+    /// The IOMMU does not translate its accesses.
+    Untranslated,
     /// Bridges stay the hardware domain's.
     Bridge,
     /// The IOMMU cannot tell its accesses from those of the functions beside it behind a bridge.
@@ -69,6 +71,7 @@ impl fmt::Display for Refusal {
         f.write_str(match self {
             Self::NoSuchFunction => "there is no such function",
             Self::NotConfined => "without an IOMMU a device reaches all memory (passthrough=unsafe allows it)",
+            Self::Untranslated => "it is behind no unit of the IOMMU, and would reach all memory",
             Self::NotPrepared => "the domain was not created for devices",
             Self::Dying => "the domain is being destroyed",
             Self::Taken(id) => return write!(f, "it is d{id}'s"),
@@ -86,7 +89,8 @@ impl From<Refusal> for Errno {
     fn from(why: Refusal) -> Self {
         match why {
             Refusal::NoSuchFunction | Refusal::NotOwned => Self::ENODEV,
-            Refusal::NotConfined | Refusal::NotPrepared => Self::EOPNOTSUPP,
+            // As for a machine without an IOMMU: xl prints "Operation not supported".
+            Refusal::NotConfined | Refusal::Untranslated | Refusal::NotPrepared => Self::EOPNOTSUPP,
             Refusal::Dying | Refusal::Bridge => Self::EINVAL,
             Refusal::Taken(_) | Refusal::Leaving => Self::EBUSY,
             Refusal::SharedIdentity | Refusal::FirmwareMemory | Refusal::Hypervisors => Self::EPERM,
@@ -99,6 +103,8 @@ impl From<Refusal> for Errno {
 pub struct Traits {
     /// Is it a bridge?
     pub is_bridge: bool,
+    /// Is it behind no unit of the IOMMU? Without one nobody asks.
+    pub is_untranslated: bool,
     /// Does a bridge put its own identity on its accesses?
     pub shares_identity: bool,
     /// Has the firmware reserved memory for it?
@@ -266,6 +272,9 @@ impl Ownership {
             return Err(Refusal::NotPrepared);
         }
         if self.confinement == Confinement::Iommu && to.owner != Owner::Quarantine {
+            if entry.traits.is_untranslated {
+                return Err(Refusal::Untranslated);
+            }
             if entry.traits.shares_identity {
                 return Err(Refusal::SharedIdentity);
             }

@@ -1,7 +1,8 @@
 //! IOMMUs: the shell around `hv_core::iommu`, for Intel's VT-d and AMD's AMD-Vi.
 //!
-//! Every function the machine has is in one of three states: confined to the hardware domain's tables, to those of the
-//! domain that owns it, or blocked. Without an IOMMU everything here does nothing.
+//! Every function that a unit translates is in one of three states: confined to the hardware domain's tables, to those of the
+//! domain that owns it, or blocked. One that none translates stays with the hardware domain. Without an IOMMU everything here
+//! does nothing.
 //!
 //! The hardware domain's devices reach all memory but the hypervisor's image and boot-time tables, as under Xen; with
 //! `iommu=dom0-strict` they reach what the hardware domain may write itself. Other domains' devices always do only that.
@@ -138,6 +139,11 @@ impl Iommu {
         ids.insert(id);
         Some(id)
     }
+}
+
+/// Is there an IOMMU, and the function behind none of its units?
+pub fn is_untranslated(at: Sbdf) -> bool {
+    active().is_some_and(|i| !i.hardware.translates(at))
 }
 
 /// Has the firmware reserved memory for the function?

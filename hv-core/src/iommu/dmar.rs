@@ -1,6 +1,7 @@
 //! The firmware's description of VT-d units: the DMAR table (VT-d specification, chapter 8).
 //!
-//! Firmware is not trusted to be right: a structure that does not fit is left out, and a length of zero ends the list.
+//! Firmware is not trusted to be right: a structure that does not fit is left out, and a length of zero ends the list. If that
+//! may have been a unit it is counted: whoever uses the others would take functions behind it for functions behind them.
 
 use super::IoApic;
 use crate::pcicfg::Sbdf;
@@ -69,6 +70,16 @@ pub struct Dmar {
     pub units: Vec<Unit>,
     /// Reserved memory.
     pub reserved: Vec<Reserved>,
+    /// Units that may be there beside those: their descriptions do not fit.
+    pub nr_misfits: usize,
+}
+
+/// What a structure says it is about.
+struct Scopes {
+    functions: Vec<Scope>,
+    io_apics: Vec<IoApic>,
+    /// Nothing was left out.
+    is_whole: bool,
 }
 
 fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -82,9 +93,13 @@ impl Dmar {
         let mut rest = table.get(48..)?;
         while let Some(length) = field(rest, 2).map(u16::from_le_bytes) {
             let Some(entry) = rest.get(..usize::from(length)).filter(|entry| entry.len() >= 4) else { break };
-            let _ = dmar.add(entry);
+            if dmar.add(entry).is_none() && is_unit(entry) {
+                dmar.nr_misfits += 1;
+            }
             rest = &rest[entry.len()..];
         }
+        // Where the list ends too early there may be more of them.
+        dmar.nr_misfits += usize::from(!is_padding(rest));
         Some(dmar)
     }
 
@@ -98,7 +113,10 @@ impl Dmar {
                 if addr == 0 || addr % 4096 != 0 {
                     return None;
                 }
-                let (scopes, io_apics) = scopes(entry.get(16..)?);
+                let Scopes { functions: scopes, io_apics, is_whole } = scopes(entry.get(16..)?);
+                if !is_whole {
+                    return None;
+                }
                 self.units.push(Unit { segment, has_the_rest, addr, scopes, io_apics });
             }
             1 => {
@@ -106,7 +124,8 @@ impl Dmar {
                 if last < addr {
                     return None;
                 }
-                self.reserved.push(Reserved { segment, first: addr, last, scopes: scopes(entry.get(24..)?).0 });
+                let scopes = scopes(entry.get(24..)?).functions;
+                self.reserved.push(Reserved { segment, first: addr, last, scopes });
             }
             _ => {}
         }
@@ -130,22 +149,33 @@ impl Dmar {
 }
 
 /// PCI scopes, and I/O APICs; those of timers do not matter here.
-fn scopes(mut rest: &[u8]) -> (Vec<Scope>, Vec<IoApic>) {
-    let mut found = Vec::new();
-    let mut io_apics = Vec::new();
+fn scopes(mut rest: &[u8]) -> Scopes {
+    let mut found = Scopes { functions: Vec::new(), io_apics: Vec::new(), is_whole: true };
     while let &[kind, length, ..] = rest {
         let Some(scope) = rest.get(..usize::from(length)).filter(|scope| scope.len() >= 6) else { break };
         if matches!(kind, 1 | 2) {
-            let path = scope[6..].chunks_exact(2).map(|step| step[0] << 3 | step[1] & 7).collect();
-            found.push(Scope { is_bridge: kind == 2, start_bus: scope[5], path });
+            let steps = scope[6..].chunks_exact(2);
+            found.is_whole &= steps.len() != 0 && steps.remainder().is_empty();
+            let path = steps.map(|step| step[0] << 3 | step[1] & 7).collect();
+            found.functions.push(Scope { is_bridge: kind == 2, start_bus: scope[5], path });
         }
         // It may be behind bridges in theory; firmware gives it a place of its own on the root bus.
         if let (3, &[_, _, _, _, id, bus, device, function]) = (kind, scope) {
-            io_apics.push(IoApic { id, source_id: u16::from_le_bytes([device << 3 | function & 7, bus]) });
+            found.io_apics.push(IoApic { id, source_id: u16::from_le_bytes([device << 3 | function & 7, bus]) });
         }
         rest = &rest[scope.len()..];
     }
-    (found, io_apics)
+    found.is_whole &= is_padding(rest);
+    found
+}
+
+fn is_unit(entry: &[u8]) -> bool {
+    entry.starts_with(&[0, 0])
+}
+
+/// Does nothing stand there?
+fn is_padding(rest: &[u8]) -> bool {
+    rest.iter().all(|byte| *byte == 0)
 }
 
 /// Generator-independent oracle for fuzzing: reading any table ends, gives no more than is in it, and whatever it gives can

@@ -1,6 +1,7 @@
 //! The firmware's description of AMD-Vi units: the IVRS table (AMD I/O virtualization specification, chapter 5).
 //!
-//! Firmware is not trusted to be right: a structure that does not fit is left out, and a length of zero ends the list.
+//! Firmware is not trusted to be right: a structure that does not fit is left out, and a length of zero ends the list. If that
+//! may have been a unit it is counted: whoever uses the others would take functions behind it for functions behind them.
 
 use super::{amd, IoApic};
 use alloc::vec::Vec;
@@ -55,6 +56,8 @@ pub struct Ivrs {
     pub units: Vec<Unit>,
     /// Reserved memory.
     pub reserved: Vec<Reserved>,
+    /// Units that may be there beside those: their descriptions do not fit.
+    pub nr_misfits: usize,
 }
 
 /// Bytes before the first structure.
@@ -79,21 +82,29 @@ impl Ivrs {
     pub fn parse(table: &[u8]) -> Option<Self> {
         let mut units: Vec<(u8, Unit)> = Vec::new();
         let mut reserved = Vec::new();
-        for block in Blocks(table.get(HEADER..)?) {
+        let mut nr_misfits = 0;
+        let mut blocks = Blocks(table.get(HEADER..)?);
+        for block in &mut blocks {
             if !is_unit(block) {
                 reserved.extend(self::reserved(block));
                 continue;
             }
-            let Some(unit) = unit(block) else { continue };
+            let Some(unit) = unit(block) else {
+                nr_misfits += 1;
+                continue;
+            };
             // A unit may be described more than once, by structures that say ever more.
             let is_same = |(_, u): &(u8, Unit)| (u.segment, u.source_id) == (unit.segment, unit.source_id);
             match units.iter().position(is_same) {
                 Some(n) if units[n].0 < block[0] => units[n] = (block[0], unit),
+                Some(_) => {}
                 None if units.len() < MAX_UNITS => units.push((block[0], unit)),
-                _ => {}
+                None => nr_misfits += 1,
             }
         }
-        Some(Self { units: units.into_iter().map(|(_, unit)| unit).collect(), reserved })
+        // Where the list ends too early there may be more of them.
+        nr_misfits += usize::from(!is_padding(blocks.0));
+        Some(Self { units: units.into_iter().map(|(_, unit)| unit).collect(), reserved, nr_misfits })
     }
 
     /// The index of the unit that translates a function's accesses, and what is said of the function.
@@ -131,6 +142,11 @@ impl<'a> Iterator for Blocks<'a> {
     }
 }
 
+/// Does nothing stand there?
+fn is_padding(rest: &[u8]) -> bool {
+    rest.iter().all(|byte| *byte == 0)
+}
+
 fn is_unit(block: &[u8]) -> bool {
     matches!(block[0], 0x10 | 0x11 | 0x40)
 }
@@ -150,12 +166,12 @@ fn unit(block: &[u8]) -> Option<Unit> {
         scopes: Vec::new(),
         io_apics: Vec::new(),
     };
-    entries_of(entries, &mut unit);
+    entries_of(entries, &mut unit)?;
     Some(unit)
 }
 
-/// Reads what a unit translates. A range that does not end is left out.
-fn entries_of(mut rest: &[u8], unit: &mut Unit) {
+/// Reads what a unit translates. `None`: an entry does not fit, or a range has no end, so nobody knows what else it translates.
+fn entries_of(mut rest: &[u8], unit: &mut Unit) -> Option<()> {
     let mut start = None;
     while let Some(&kind) = rest.first() {
         let length = match kind {
@@ -163,20 +179,24 @@ fn entries_of(mut rest: &[u8], unit: &mut Unit) {
             0xf0 => 22 + usize::from(*rest.get(21).unwrap_or(&0)),
             _ => 4 << (kind >> 6),
         };
-        let Some(entry) = rest.get(..length) else { return };
+        let Some(entry) = rest.get(..length) else { break };
         rest = &rest[length..];
-        let (Some(id), word) = (u16_at(entry, 1), |at| u16_at(entry, at)) else { return };
+        let (id, word) = (u16_at(entry, 1)?, |at| u16_at(entry, at));
         let passes = entry[3];
         let scope = |first, last, alias| Scope { first, last, alias, passes };
         match kind {
             1 => unit.scopes.push(scope(0, u16::MAX, None)),
             2 | 0x46 => unit.scopes.push(scope(id, id, None)),
             0x42 => unit.scopes.push(scope(id, id, word(5))),
-            3 | 0x47 => start = Some(scope(id, id, None)),
-            0x43 => start = Some(scope(id, id, word(5))),
-            4 => unit.scopes.extend(start.take().filter(|s| s.first <= id).map(|s| Scope { last: id, ..s })),
+            3 | 0x43 | 0x47 => {
+                let alias = if kind == 0x43 { word(5) } else { None };
+                if start.replace(scope(id, id, alias)).is_some() {
+                    return None;
+                }
+            }
+            4 => unit.scopes.push(start.take().filter(|s| s.first <= id).map(|s| Scope { last: id, ..s })?),
             0x48 => {
-                let Some(source_id) = word(5) else { return };
+                let source_id = word(5)?;
                 unit.scopes.push(scope(source_id, source_id, None));
                 if entry[7] == 1 {
                     unit.io_apics.push(IoApic { id: entry[4], source_id });
@@ -185,6 +205,7 @@ fn entries_of(mut rest: &[u8], unit: &mut Unit) {
             _ => {}
         }
     }
+    (start.is_none() && is_padding(rest)).then_some(())
 }
 
 fn reserved(block: &[u8]) -> Option<Reserved> {

@@ -242,6 +242,7 @@ fn which_unit_a_function_is_behind() {
     table.extend([9, 9, 0, 0]);
     let dmar = Dmar::parse(&table).unwrap();
     assert_eq!(dmar.units.iter().map(|u| u.addr & 0xf000).collect::<Vec<_>>(), [0, 0x2000, 0x1000], "misaligned: out");
+    assert_eq!(dmar.nr_misfits, 2, "that one, and whatever the end of the list is");
     let secondary = |bus, devfn| match (bus, devfn) {
         (0, 0xe0) => Some(1),
         (0, 0xe8) => Some(4),
@@ -259,6 +260,30 @@ fn which_unit_a_function_is_behind() {
     assert_eq!(behind(&[Sbdf::new(1, 0, 0x10)]), None, "another segment");
     assert!(dmar.has_reserved(&[at(0, 2, 0)], secondary) && !dmar.has_reserved(&[at(0, 3, 0)], secondary));
     assert_eq!(dmar.reserved[0].last, 0x7000_ffff);
+}
+
+/// Functions behind a unit whose description does not fit would be taken for those of the unit that has the rest.
+#[test]
+fn a_unit_that_does_not_fit_is_noticed_beside_one_that_does() {
+    let device: &[u8] = &[1, 8, 0, 0, 0, 0, 2, 0];
+    let misfits = |other: &[u8]| {
+        let table = [&[0; 48], &other[..], &unit(1, 0xfed9_1000, &[])].concat();
+        dmar::check_table(&table);
+        let dmar = Dmar::parse(&table).unwrap();
+        (dmar.units.len(), dmar.nr_misfits)
+    };
+    assert_eq!(misfits(&unit(0, 0xfed9_0000, &[device])), (2, 0));
+    assert_eq!(misfits(&unit(0, 0xfed9_0000, &[device, &[0, 0]])), (2, 0), "padding");
+    assert_eq!(misfits(&structure(4, &[0; 30])), (1, 0), "something else");
+    assert_eq!(misfits(&structure(1, &[0; 3])), (1, 0), "something else that does not fit");
+    assert_eq!(misfits(&unit(0, 0xfed9_0800, &[device])), (1, 1), "misaligned");
+    assert_eq!(misfits(&unit(0, 0, &[device])), (1, 1), "no registers");
+    assert_eq!(misfits(&structure(0, &[0; 8])), (1, 1), "too short");
+    assert_eq!(misfits(&unit(0, 0xfed9_0000, &[device, &[1, 10, 0, 0, 0, 0, 2, 0]])), (1, 1), "longer than the unit");
+    assert_eq!(misfits(&unit(0, 0xfed9_0000, &[&[1, 6, 0, 0, 0, 0]])), (1, 1), "a way to nowhere");
+    assert_eq!(misfits(&unit(0, 0xfed9_0000, &[&[1, 9, 0, 0, 0, 0, 2, 0, 3]])), (1, 1), "half a step");
+    assert_eq!(misfits(&[0, 0, 0, 0]), (0, 1), "the list ends before its end");
+    assert_eq!(misfits(&[0, 0, 0xff, 0xff]), (0, 1), "a structure ends behind the table");
 }
 
 #[test]
@@ -396,7 +421,7 @@ fn which_of_amds_units_a_function_is_behind() {
     table.extend(ivhd(0x11, 2, 0xfed8_0000, &[one, range[0], range[1], alias, acpi, io_apic, timer]));
     table.extend(ivhd(0x10, 2, 0xfeb8_0000, &[&[1, 0, 0, 0]]));
     table.extend(ivhd(0x10, 0x4002, 0xfe00_0800, &[]));
-    table.extend(ivhd(0x10, 0x4002, 0xfe00_4000, &[&[1, 0, 0, 0], &[3, 0, 2, 0]]));
+    table.extend(ivhd(0x10, 0x4002, 0xfe00_4000, &[&[1, 0, 0, 0]]));
     let mut reserved = std::vec![0x22, 1, 32, 0, 0x08, 0, 0x0f, 0];
     reserved.extend([0; 8]);
     reserved.extend(0x7000_0000u64.to_le_bytes());
@@ -405,6 +430,7 @@ fn which_of_amds_units_a_function_is_behind() {
     let ivrs = Ivrs::parse(&table).unwrap();
     ivrs::check_table(&table);
     assert_eq!(ivrs.units.iter().map(|u| u.addr).collect::<Vec<_>>(), [0xfed8_0000, 0xfe00_4000]);
+    assert_eq!(ivrs.nr_misfits, 1, "a misaligned one");
     assert_eq!(ivrs.units[0].control, 1 << 1 | 1 << 10, "the fullest description of a unit counts");
     let unit = |id| ivrs.unit_of(0, id).map(|(n, scope)| (n, scope.alias, scope.passes));
     assert_eq!(unit(0x10), Some((0, None, 7)));
@@ -416,6 +442,30 @@ fn which_of_amds_units_a_function_is_behind() {
     assert_eq!(ivrs.highest_named(0), 0xa0);
     assert!(ivrs.has_reserved(0x0f) && !ivrs.has_reserved(0x10));
     assert_eq!(ivrs.reserved[0].last, 0x7000_ffff);
+}
+
+#[test]
+fn a_unit_of_amds_that_does_not_fit_is_noticed_beside_one_that_does() {
+    let misfits = |other: &[u8]| {
+        let table = [&[0; 48], other, &ivhd(0x11, 0x4002, 0xfe00_4000, &[&[1, 0, 0, 0]])].concat();
+        ivrs::check_table(&table);
+        let ivrs = Ivrs::parse(&table).unwrap();
+        (ivrs.units.len(), ivrs.nr_misfits)
+    };
+    let first = |entries: &[&[u8]]| ivhd(0x11, 2, 0xfed8_0000, entries);
+    let (start, end): (&[u8], &[u8]) = (&[3, 0, 1, 0], &[4, 0xff, 1, 0]);
+    assert_eq!(misfits(&first(&[start, end])), (2, 0));
+    assert_eq!(misfits(&first(&[start, end, &[0, 0]])), (2, 0), "padding");
+    assert_eq!(misfits(&ivhd(0x21, 2, 0, &[])), (1, 0), "something else");
+    assert_eq!(misfits(&ivhd(0x11, 2, 0xfed8_0800, &[start, end])), (1, 1), "misaligned");
+    assert_eq!(misfits(&[0x11, 0, 8, 0, 2, 0, 0x40, 0]), (1, 1), "too short");
+    assert_eq!(misfits(&first(&[start])), (1, 1), "a range without an end");
+    assert_eq!(misfits(&first(&[end])), (1, 1), "one without a start");
+    assert_eq!(misfits(&first(&[start, start, end])), (1, 1), "one in another");
+    assert_eq!(misfits(&first(&[&[3, 0, 2, 0], end])), (1, 1), "one that ends before it starts");
+    assert_eq!(misfits(&first(&[&[0x42, 0, 3, 0, 0, 0x20]])), (1, 1), "longer than the unit");
+    assert_eq!(misfits(&[0x11, 0, 0, 0]), (0, 1), "the list ends before its end");
+    assert_eq!(misfits(&[0x11, 0, 0xff, 0xff]), (0, 1), "a structure ends behind the table");
 }
 
 #[test]

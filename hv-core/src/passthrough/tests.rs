@@ -2,13 +2,20 @@ use super::*;
 use crate::pcicfg::Verdict;
 use proptest::prelude::*;
 
-const PLAIN: Traits = Traits { is_bridge: false, shares_identity: false, has_firmware_memory: false, is_ours: false };
+const PLAIN: Traits = Traits {
+    is_bridge: false,
+    is_untranslated: false,
+    shares_identity: false,
+    has_firmware_memory: false,
+    is_ours: false,
+};
 const BARS: Bars = Bars { words: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0 };
 const NIC: Sbdf = Sbdf::new(0, 0, 3 << 3);
 const BRIDGE: Sbdf = Sbdf::new(0, 0, 1 << 3);
 const BEHIND: Sbdf = Sbdf::new(0, 1, 0);
 const USB: Sbdf = Sbdf::new(0, 0, 4 << 3);
 const IOMMU: Sbdf = Sbdf::new(0, 0, 2);
+const BARE: Sbdf = Sbdf::new(0, 0, 5 << 3);
 
 fn table(confinement: Confinement) -> Ownership {
     let functions = [
@@ -17,6 +24,7 @@ fn table(confinement: Confinement) -> Ownership {
         (BEHIND, Traits { shares_identity: true, ..PLAIN }),
         (USB, Traits { has_firmware_memory: true, ..PLAIN }),
         (IOMMU, Traits { is_ours: true, ..PLAIN }),
+        (BARE, Traits { is_untranslated: true, ..PLAIN }),
     ];
     Ownership::new(functions.into_iter().map(|(at, traits)| (at, traits, BARS)), confinement)
 }
@@ -111,6 +119,7 @@ fn refusals_and_their_errors() {
         (BRIDGE, to(1), Refusal::Bridge, Errno::EINVAL),
         (BEHIND, to(1), Refusal::SharedIdentity, Errno::EPERM),
         (USB, to(1), Refusal::FirmwareMemory, Errno::EPERM),
+        (BARE, to(1), Refusal::Untranslated, Errno::EOPNOTSUPP),
         (IOMMU, Recipient::QUARANTINE, Refusal::Hypervisors, Errno::EPERM),
         (NIC, Recipient { is_prepared: false, ..to(1) }, Refusal::NotPrepared, Errno::EOPNOTSUPP),
         (NIC, Recipient { is_dying: true, ..to(1) }, Refusal::Dying, Errno::EINVAL),
@@ -125,6 +134,7 @@ fn refusals_and_their_errors() {
     // Without an IOMMU there is no identity to share, and nothing is mapped for the firmware.
     let unsafe_ = table(Confinement::Unsafe);
     assert!(unsafe_.check(BEHIND, to(1)).is_ok() && unsafe_.check(USB, to(1)).is_ok());
+    assert!(unsafe_.check(BARE, to(1)).is_ok());
     assert_eq!(unsafe_.check(BRIDGE, to(1)), Err(Refusal::Bridge));
 }
 

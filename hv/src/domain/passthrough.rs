@@ -80,6 +80,7 @@ pub fn init(options: &Options) {
 fn traits(f: &pci::Function) -> Traits {
     Traits {
         is_bridge: f.layout.header != 0,
+        is_untranslated: iommu::is_untranslated(f.at),
         shares_identity: f.identity_bridge().is_some() || iommu::shares_identity(f.at),
         is_ours: iommu::is_unit(f.at),
         has_firmware_memory: iommu::has_firmware_memory(f.at),
@@ -189,7 +190,7 @@ pub fn stop_master(at: Sbdf) -> bool {
 
 /// Could `to` get the function?
 pub fn test(at: Sbdf, to: &Party) -> Result<(), Errno> {
-    ownership().lock().check(at, to.recipient())?;
+    ownership().lock().check(at, to.recipient()).inspect_err(|why| refused(at, to, *why))?;
     Ok(())
 }
 

@@ -44,6 +44,10 @@ struct Identity<'a> {
 /// The machine's units, if all of them can be used.
 pub fn find() -> Option<Box<dyn Hardware>> {
     let ivrs = Ivrs::parse(&acpi::read_table(acpi::tables().ivrs?)?)?;
+    if ivrs.nr_misfits != 0 {
+        warn!("IOMMU: the firmware's description of {} unit(s) does not fit: none is used", ivrs.nr_misfits);
+        return None;
+    }
     if ivrs.units.is_empty() {
         return None;
     }
@@ -122,6 +126,10 @@ impl Hardware for AmdVi {
 
     fn firmware_memory(&self) -> Vec<(MachAddr, MachAddr)> {
         self.ivrs.reserved.iter().map(|r| (MachAddr::new(r.first), MachAddr::new(r.last))).collect()
+    }
+
+    fn translates(&self, at: Sbdf) -> bool {
+        self.identity(at.segment, at.source_id()).is_some()
     }
 
     fn has_firmware_memory(&self, at: Sbdf) -> bool {

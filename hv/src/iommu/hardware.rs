@@ -28,6 +28,8 @@ pub trait Hardware: Send + Sync {
     fn caches_absence(&self) -> bool;
     /// First and last addresses of what the firmware lets devices use for ever.
     fn firmware_memory(&self) -> Vec<(MachAddr, MachAddr)>;
+    /// Is the function behind one of the units? If not, nothing confines it.
+    fn translates(&self, at: Sbdf) -> bool;
     /// Is some of it for this function?
     fn has_firmware_memory(&self, at: Sbdf) -> bool;
     /// Do they see another function's identity on what this one does?
@@ -42,7 +44,7 @@ pub trait Hardware: Send + Sync {
     fn enable(&mut self, remaps_interrupts: bool);
     /// Are interrupts remapped?
     fn remaps_interrupts(&self) -> bool;
-    /// Confines a function, or blocks it. Afterwards it has no access that it had by what was said before.
+    /// Confines a function, or blocks it, if a unit translates it. Afterwards it has no access that it had by what was said before.
     fn confine(&self, at: Sbdf, to: Option<Confined>);
     /// Lets all units forget translations; when this returns, they have.
     fn forget(&self, what: Forget);

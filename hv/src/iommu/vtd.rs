@@ -30,6 +30,10 @@ struct VtD {
 /// The machine's units, if all of them can be used.
 pub fn find() -> Option<Box<dyn Hardware>> {
     let dmar = Dmar::parse(&acpi::read_table(acpi::tables().dmar?)?)?;
+    if dmar.nr_misfits != 0 {
+        warn!("IOMMU: the firmware's description of {} unit(s) does not fit: none is used", dmar.nr_misfits);
+        return None;
+    }
     if dmar.units.is_empty() {
         return None;
     }
@@ -94,6 +98,10 @@ impl Hardware for VtD {
 
     fn firmware_memory(&self) -> Vec<(MachAddr, MachAddr)> {
         self.dmar.reserved.iter().map(|r| (MachAddr::new(r.first), MachAddr::new(r.last))).collect()
+    }
+
+    fn translates(&self, at: Sbdf) -> bool {
+        self.unit_of(at).is_some()
     }
 
     fn has_firmware_memory(&self, at: Sbdf) -> bool {

@@ -28,8 +28,9 @@ fn party(r: &Request) -> Result<Party, Errno> {
 }
 
 /// Gives a function to a domain, or puts it aside. Errors: ENODEV for a function that does not exist; EBUSY for another
-/// domain's; EOPNOTSUPP without an IOMMU, or for a domain not created for devices; EINVAL for bridges; EPERM for
-/// functions that cannot be confined; EXDEV for a domain whose writes are logged; ERESTART.
+/// domain's; EOPNOTSUPP without an IOMMU, for a function that none of its units translates, or for a domain not created
+/// for devices; EINVAL for bridges; EPERM for functions that cannot be
+/// confined; EXDEV for a domain whose writes are logged; ERESTART.
 pub(super) fn assign(r: &Request) -> Outcome {
     let (at, to) = (function(&r.read()?)?, party(r)?);
     match &to {
