@@ -186,9 +186,10 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         mapped.fold(Sizes::default(), |s, p| Sizes { mapped: s.mapped + 1, bound: s.bound + u32::from(p.port != 0) })
     }
 
-    /// Connects a mapped pirq to an event port and lets the line fire. `EINVAL`: not mapped. `EEXIST`: it has a port.
-    /// `EBUSY`: others use the line and not all agree to share.
-    pub fn bind(&mut self, dom: DomId, pirq: u32, port: Port, share: bool) -> Result<(), Errno> {
+    /// Connects a mapped pirq to an event port and lets the line fire. The caller calls [`Interrupts::expire`] when the answer says so:
+    /// a line that is masked for somebody alone may have nobody who looks how long. `EINVAL`: not mapped. `EEXIST`: it has a
+    /// port. `EBUSY`: others use the line and not all agree to share.
+    pub fn bind(&mut self, dom: DomId, pirq: u32, port: Port, share: bool) -> Result<Option<u64>, Errno> {
         let d = self.domains.get_mut(&dom).ok_or(Errno::EINVAL)?;
         let entry = d.pirqs.get_mut(pirq as usize).ok_or(Errno::EINVAL)?;
         let irq = entry.irq.checked_sub(1).ok_or(Errno::EINVAL)?;
@@ -208,9 +209,18 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         if first {
             self.chip.unmask(irq, line.msi);
         }
+        let wake = line.wake_at();
         entry.port = port;
         d.note_eoi(pirq, level);
-        Ok(())
+        Ok(self.wanted_earlier(wake))
+    }
+
+    /// A line wants to be looked at: when, if nobody would come by then.
+    #[inline]
+    fn wanted_earlier(&mut self, wake: Option<u64>) -> Option<u64> {
+        let wake = wake.filter(|wake| self.wake_at.is_none_or(|at| *wake < at))?;
+        self.wake_at = Some(wake);
+        Some(wake)
     }
 
     /// Undoes [`Interrupts::bind`]: the domain is no longer told and no longer waited for. Nothing happens if it is not
@@ -249,10 +259,8 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             line.hold();
         }
         let mut told = line.start(now);
-        if let Some(wake) = line.wake_at().filter(|wake| self.wake_at.is_none_or(|at| *wake < at)) {
-            self.wake_at = Some(wake);
-            told.wake_ns = Some(wake);
-        }
+        let wake = line.wake_at();
+        told.wake_ns = self.wanted_earlier(wake);
         told
     }
 

@@ -71,8 +71,8 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         }
     }
 
-    /// Connects each pirq with the port that it had, or none, and lets its line fire: nobody handles it now. EBUSY and others:
-    /// it cannot be, and the domain must not run.
+    /// Connects each pirq with the port that it had, or none, and lets its line fire: nobody handles it now. Whatever comes of it, the
+    /// caller asks for [`Interrupts::next_wake`] then. EBUSY and others: it cannot be, and the domain must not run.
     pub fn go_back(&mut self, dom: DomId, saved: &Saved<C::Msi>) -> Result<(), Errno> {
         if self.check(dom, saved).is_err() {
             return Err(Errno::EBUSY);
@@ -139,9 +139,12 @@ mod tests {
         let saved = i.save(5).unwrap();
         i.unbind(5, 20);
         i.bind(0, 20, 7, true).unwrap();
-        assert_eq!(i.check(5, &saved), Ok(()));
+        i.fired(20, 0);
+        assert_eq!((i.check(5, &saved), i.next_wake()), (Ok(()), None));
         i.let_go(5, &saved);
         assert_eq!(i.go_back(5, &saved), Ok(()));
+        assert_eq!(i.next_wake(), Some(100_000_000), "the other one has not answered");
+        i.eoi(0, 20).unwrap();
         let mut told: Vec<_> = i.fired(20, 1).turns(|_| false).map(|(d, _)| (d.dom, d.port)).collect();
         told.sort_unstable();
         assert_eq!(told, [(0, 7), (5, 3)]);

@@ -18,7 +18,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use hv_core::pcicfg::layout::Msi;
-use hv_core::pirq::{Deliveries, Interrupts, Irq, IrqChip, Kind, Turn, Wire};
+use hv_core::pirq::{Deliveries, Interrupts, Irq, IrqChip, Kind, Saved, Turn, Wire};
 use xen_abi::errno::Errno;
 use xen_abi::event::Port;
 
@@ -253,7 +253,31 @@ pub fn bind(d: &Domain, pirq: u32, share: bool) -> Result<u32, Errno> {
     if !may_bind(d, irq) {
         return Err(Errno::EPERM);
     }
-    d.events.lock().bind_pirq(pirq, |port| lock_for(d)?.bind(d.id, pirq, port, share))
+    let mut wake = None;
+    let port = d.events.lock().bind_pirq(pirq, |port| {
+        wake = lock_for(d)?.bind(d.id, pirq, port, share)?;
+        Ok(())
+    });
+    arm(wake);
+    port
+}
+
+/// Connects `d`'s pirqs as they were once, or some of them if that fails. Errors: `Interrupts::go_back`.
+pub fn go_back(d: &Domain, saved: &Saved<MsiSource>) -> Result<(), Errno> {
+    let mut table = lock();
+    let done = table.go_back(d.id, saved);
+    let wake = table.next_wake();
+    drop(table);
+    arm(wake);
+    done
+}
+
+/// Has [`expire`] called at this time.
+#[inline]
+fn arm(wake: Option<u64>) {
+    if let Some(wake) = wake {
+        timers::arm_irq_release(wake);
+    }
 }
 
 /// A port of `d` that was connected to `pirq` is closed.
@@ -270,9 +294,7 @@ pub fn release_domain(d: &Domain) {
 pub fn handle(irq: Irq) {
     let told = lock().fired(irq, tsc::now_ns());
     lapic::eoi();
-    if let Some(wake) = told.wake_ns {
-        timers::arm_irq_release(wake);
-    }
+    arm(told.wake_ns);
     deliver(&told);
 }
 
@@ -287,9 +309,7 @@ pub fn expire() {
         }
     }
     let wake = lock().next_wake();
-    if let Some(wake) = wake {
-        timers::arm_irq_release(wake);
-    }
+    arm(wake);
 }
 
 fn deliver(told: &Deliveries) {

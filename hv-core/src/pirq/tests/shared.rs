@@ -51,6 +51,22 @@ fn a_domain_that_does_not_answer_does_not_keep_a_shared_line() {
     assert!(open(&mut i, 19));
 }
 
+/// Who is alone on a line may keep it masked as long as he likes, and nobody looks; but not if another comes.
+#[test]
+fn who_joins_a_line_does_not_wait_for_ever_for_who_was_alone_on_it() {
+    let mut i = two_domains();
+    for dom in [0, 5] {
+        i.map_gsi(dom, 19, Some(19)).unwrap();
+    }
+    assert_eq!(i.bind(5, 19, 7, true), Ok(None));
+    assert_eq!(i.fired(19, 0).wake_ns, None);
+    assert_eq!(i.bind(0, 19, 7, true), Ok(Some(100 * MS)));
+    assert!(i.expire(99 * MS).is_none() && !open(&mut i, 19));
+    assert!(i.expire(100 * MS).is_some() && open(&mut i, 19));
+    assert_eq!(i.next_wake(), None);
+    assert_eq!(i.fired(19, 101 * MS).iter().count(), 2);
+}
+
 #[test]
 fn a_line_whose_sharers_are_all_late_still_opens() {
     let mut i = shared();

@@ -242,7 +242,7 @@ fn put_back(d: &Domain, held: &AllHeld<'_>, rest: &Rest) -> Result<(), Stop> {
         channels.go_back(&rest.events, page).map_err(failed(Refusal::Port(0)))?;
     }
     d.grants.table().go_back(&rest.grants)?;
-    irq::guest::lock().go_back(d.id, &rest.pirqs).map_err(failed(Refusal::Pirq(0)))?;
+    irq::guest::go_back(d, &rest.pirqs).map_err(failed(Refusal::Pirq(0)))?;
     for config in &rest.functions {
         functions::revive(config, d).map_err(failed(device(config.at())))?;
     }
