@@ -91,8 +91,9 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
 
     /// Takes a pirq back, unbinding it if it is bound. `EINVAL`: not mapped.
     pub fn unmap(&mut self, dom: DomId, pirq: u32) -> Result<(), Errno> {
-        let irq = self.pirq(dom, pirq)?.irq.checked_sub(1).ok_or(Errno::EINVAL)?;
-        self.unbind(dom, pirq);
+        let Pirq { irq, port } = self.pirq(dom, pirq)?;
+        let irq = irq.checked_sub(1).ok_or(Errno::EINVAL)?;
+        self.unbind(dom, pirq, port);
         let d = self.domains.get_mut(&dom).ok_or(Errno::EINVAL)?;
         d.pirqs[pirq as usize] = Pirq::default();
         d.note_eoi(pirq, false);

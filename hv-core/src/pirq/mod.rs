@@ -224,10 +224,10 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     }
 
     /// Undoes [`Interrupts::bind`]: the domain is no longer told and no longer waited for. Nothing happens if it is not
-    /// bound.
-    pub fn unbind(&mut self, dom: DomId, pirq: u32) {
+    /// bound to that port: a port may outlive its pirq, whose number stands for something else then.
+    pub fn unbind(&mut self, dom: DomId, pirq: u32, port: Port) {
         let Some(entry) = self.pirq_mut(dom, pirq) else { return };
-        let Some(irq) = entry.irq.checked_sub(1).filter(|_| entry.port != 0) else { return };
+        let Some(irq) = entry.irq.checked_sub(1).filter(|_| port != 0 && entry.port == port) else { return };
         entry.port = 0;
         let Some(line) = self.lines.get_mut(irq as usize) else { return };
         let done = line.remove(dom, pirq);

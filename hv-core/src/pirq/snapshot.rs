@@ -80,7 +80,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         for then in &saved.pirqs {
             let now = self.pirq(dom, then.pirq)?.port;
             if now != then.port {
-                self.unbind(dom, then.pirq);
+                self.unbind(dom, then.pirq, now);
                 if then.port != 0 {
                     self.bind(dom, then.pirq, then.port, then.agrees_to_share)?;
                 }
@@ -110,7 +110,7 @@ mod tests {
         let saved = i.save(5).unwrap();
         // It fired and was not answered; others got ports, or lost theirs; there is one more.
         i.fired(20, 1);
-        i.unbind(5, message);
+        i.unbind(5, message, 4);
         i.bind(5, idle, 4, false).unwrap();
         let more = i.map_msi(5, 79, None).unwrap();
         i.bind(5, more, 9, false).unwrap();
@@ -137,7 +137,7 @@ mod tests {
         i.map_gsi(0, 20, Some(20)).unwrap();
         i.bind(5, 20, 3, true).unwrap();
         let saved = i.save(5).unwrap();
-        i.unbind(5, 20);
+        i.unbind(5, 20, 3);
         i.bind(0, 20, 7, true).unwrap();
         i.fired(20, 0);
         assert_eq!((i.check(5, &saved), i.next_wake()), (Ok(()), None));

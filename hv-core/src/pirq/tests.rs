@@ -158,7 +158,7 @@ fn who_serves_a_line_is_told_alone_most_times() {
     i.found(5, 20, true);
     i.eoi(0, 20).unwrap();
     i.eoi(5, 20).unwrap();
-    i.unbind(5, 20);
+    i.unbind(5, 20, 7);
     assert_eq!(told(&mut i, 20_000_001), [0], "it is gone");
 }
 
@@ -210,12 +210,30 @@ fn a_shared_line_waits_for_everybody_also_for_one_that_leaves() {
     assert_eq!((told.iter().count(), told.is_shared), (2, true));
     i.eoi(0, 17).unwrap();
     assert!(!open(&mut i, 17), "domain 5 has not answered");
-    i.unbind(5, 17);
+    i.unbind(5, 17, 3);
     assert!(open(&mut i, 17), "it is no longer waited for");
     assert!(!i.fired(17, 1).is_shared);
     i.remove_domain(0);
     assert!(!open(&mut i, 17));
     assert!(i.chip().routed.is_empty());
+}
+
+/// A port stays when its message goes, and the message's number is the next one's.
+#[test]
+fn who_closes_a_stale_port_unbinds_nothing() {
+    let mut i = two_domains();
+    let pirq = i.map_msi(5, 77, None).unwrap();
+    i.bind(5, pirq, 3, false).unwrap();
+    i.unmap(5, pirq).unwrap();
+    i.unbind(5, pirq, 3);
+    assert_eq!(i.map_msi(5, 78, None), Ok(pirq));
+    i.bind(5, pirq, 4, false).unwrap();
+    i.unbind(5, pirq, 3);
+    let irq = i.irq_of(5, pirq).unwrap();
+    assert!(open(&mut i, irq));
+    assert_eq!(i.fired(irq, 0).iter().map(|x| x.port).collect::<Vec<_>>(), [4]);
+    i.unbind(5, pirq, 4);
+    assert!(!open(&mut i, irq));
 }
 
 #[test]
@@ -303,7 +321,7 @@ fn a_storm_is_held_and_released() {
     assert!(!open(&mut i, 18));
     assert!(i.expire(200_000_000).is_some());
     assert!(open(&mut i, 18));
-    i.unbind(0, 18);
+    i.unbind(0, 18, 4);
     assert!(i.expire(400_000_000).is_none());
 }
 
@@ -318,7 +336,7 @@ fn ten_thousand_binds_leave_nothing() {
         i.bind(5, 20, 4, true).unwrap();
         i.fired(20, 0);
         assert_eq!((i.sizes(0), i.sizes(5)), (Sizes::default(), Sizes { mapped: 1, bound: 1 }));
-        i.unbind(5, 20);
+        i.unbind(5, 20, 4);
         assert_eq!(i.sizes(5), Sizes { mapped: 1, bound: 0 });
         i.unmap(5, 20).unwrap();
     }
@@ -341,7 +359,7 @@ proptest! {
             match op {
                 0 => { let _ = i.map_gsi(dom, gsi, Some(gsi)); }
                 1 => bound[d][g] |= i.bind(dom, gsi, 1 + gsi, true).is_ok(),
-                2 => { i.unbind(dom, gsi); bound[d][g] = false; waits[d][g] = false; }
+                2 => { i.unbind(dom, gsi, 1 + gsi); bound[d][g] = false; waits[d][g] = false; }
                 3 => { let _ = i.unmap(dom, gsi); bound[d][g] = false; waits[d][g] = false; }
                 4 => {
                     // Only a line that is open fires.

@@ -139,7 +139,7 @@ pub fn close(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
     }
     match result {
         Ok(Closed::Pirq(pirq)) => {
-            irq::guest::unbind(d, pirq);
+            irq::guest::unbind(d, pirq, port);
             Ok(None)
         }
         Ok(Closed::Hypervisor(cookie)) => Ok(Some(cookie)),

@@ -280,9 +280,9 @@ fn arm(wake: Option<u64>) {
     }
 }
 
-/// A port of `d` that was connected to `pirq` is closed.
-pub fn unbind(d: &Domain, pirq: u32) {
-    lock().unbind(d.id, pirq);
+/// Port `port` of `d`, which was connected to `pirq`, is closed.
+pub fn unbind(d: &Domain, pirq: u32, port: Port) {
+    lock().unbind(d.id, pirq, port);
 }
 
 /// `d` goes away: all its interrupts are taken back.

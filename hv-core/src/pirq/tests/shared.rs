@@ -120,7 +120,7 @@ fn a_domain_that_is_late_each_time_keeps_a_shared_line_for_no_longer() {
     }
     assert!((90..=210).contains(&fired), "in a second it fires {fired} times");
     // Another who comes in its place is waited for as anybody is.
-    i.unbind(5, 19);
+    i.unbind(5, 19, 7);
     i.bind(5, 19, 7, true).unwrap();
     i.expire(2100 * MS);
     i.next_wake();
@@ -150,7 +150,7 @@ fn a_line_that_a_domain_left_in_order_is_soon_as_before() {
     let mut i = shared();
     i.eoi(0, 19).unwrap();
     i.eoi(5, 19).unwrap();
-    i.unbind(5, 19);
+    i.unbind(5, 19, 7);
     i.next_wake();
     // dom0's own device: it asks again a while after the line was opened.
     let mut now = 200 * MS;
@@ -177,7 +177,7 @@ fn a_line_that_a_domain_left_in_order_is_soon_as_before() {
 fn what_was_left_behind_is_forgotten_with_the_last() {
     let mut i = shared();
     i.remove_domain(5);
-    i.unbind(0, 19);
+    i.unbind(0, 19, 7);
     i.bind(0, 19, 7, true).unwrap();
     i.next_wake();
     assert_eq!(i.fired(19, 10 * MS).wake_ns, None);
@@ -211,7 +211,7 @@ fn the_hardware_domain_waits_for_a_sharer_that_runs() {
     assert_eq!(turns(&mut i, Some(0)), BOTH_NOW, "a driver domain waits for nobody");
     assert_eq!(turns(&mut i, Some(9)), BOTH_NOW, "it has nothing to do with the line");
     assert_eq!(turns(&mut i, None), BOTH_NOW);
-    i.unbind(5, 19);
+    i.unbind(5, 19, 7);
     let alone: Vec<_> = i.fired(19, 0).turns(|dom| dom == 5).map(|(x, turn)| (x.dom, turn)).collect();
     assert_eq!(alone, [(0, Turn::Now)]);
 }

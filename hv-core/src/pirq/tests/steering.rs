@@ -15,7 +15,7 @@ fn a_line_goes_where_its_only_user_wants_it() {
     i.bind(5, 11, 3, true).unwrap();
     i.steer(5, 11, 2);
     assert_eq!(i.chip().steered, [(11, 1)], "a shared line stays");
-    i.unbind(0, 11);
+    i.unbind(0, 11, 7);
     i.steer(5, 11, 2);
     assert_eq!(i.chip().steered.last(), Some(&(11, 2)));
 }
@@ -51,9 +51,9 @@ fn a_shared_line_follows_nobody_before_it_is_ones_own() {
         i.bind(dom, 11, 7, true).unwrap();
     }
     assert_eq!(detours(&mut i, 5, u8::MAX), []);
-    i.unbind(0, 11);
+    i.unbind(0, 11, 7);
     assert_eq!(detours(&mut i, 5, 1), [(11, 3)], "its detours were counted");
-    i.unbind(5, 11);
+    i.unbind(5, 11, 7);
     i.bind(5, 11, 7, true).unwrap();
     assert_eq!(detours(&mut i, 5, crate::pirq::steer::DETOURS - 1), [], "a new binding begins at nothing");
 }
