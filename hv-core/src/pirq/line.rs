@@ -20,8 +20,18 @@ const CALM_NS: u64 = 100_000;
 /// Who serves a line alone is told alone so often in a row at most, and for so long: what others' devices ask is not overheard for longer.
 const ALONE_TIMES: u8 = 32;
 const ALONE_NS: u64 = 10_000_000;
-/// So often in a row, and what a sharer left behind is not asking any more.
+/// So often in a row, and what a sharer left behind is not asking any more. [`THROTTLE_NS`] lie between two that count, or a busy
+/// device of another's would end the watch in no time.
 const CALM_TIMES: u8 = 8;
+
+/// What let a line fire again, and when.
+#[derive(Clone, Copy)]
+enum Opened {
+    /// The last answer.
+    ByAnswer(u64),
+    /// The end of a hold, in which others' devices may have begun to ask.
+    AfterHold(u64),
+}
 
 pub(super) struct Line<M> {
     /// `None`: a wire, or an unused message.
@@ -46,8 +56,12 @@ pub(super) struct Line<M> {
     pub(super) is_abandoned: bool,
     /// Since then, so often in a row the line was silent for a while.
     calm: u8,
-    /// When the throttle let it fire again.
-    reopened: Option<u64>,
+    /// When that was counted last.
+    calm_at: u64,
+    /// Since then: when it was let fire again.
+    opened: Option<Opened>,
+    /// It fired as soon as it was let, though those whose devices asked had served them.
+    is_doubted: bool,
     /// When it fired last.
     started: u64,
     /// It has been masked for the time of the throttle since.
@@ -79,7 +93,9 @@ impl<M> Line<M> {
             told_all: 0,
             is_abandoned: false,
             calm: 0,
-            reopened: None,
+            calm_at: 0,
+            opened: None,
+            is_doubted: false,
             started: 0,
             is_throttled: false,
             shareable: false,
@@ -137,7 +153,7 @@ impl<M> Line<M> {
 
     /// Takes a guest out. `true`: it was the last that the line was masked for.
     pub fn remove(&mut self, dom: DomId, pirq: u32) -> bool {
-        let done = self.finish(dom, pirq);
+        let done = self.answered(dom, pirq);
         for (n, g) in self.guests.iter_mut().enumerate() {
             if g.is_some_and(|g| g.dom == dom && g.pirq == pirq) {
                 *g = None;
@@ -147,7 +163,8 @@ impl<M> Line<M> {
         }
         self.is_abandoned = true;
         self.calm = 0;
-        self.reopened = None;
+        self.opened = None;
+        self.is_doubted = false;
         done
     }
 
@@ -205,24 +222,47 @@ impl<M> Line<M> {
         told
     }
 
-    /// It fired: does what a sharer left behind still ask?
+    /// It fired: does what a sharer left behind still ask? If it does, an answer changes nothing. Others' devices need some time
+    /// until they ask again, but not after a hold; so what fires then is answered before it is judged.
     fn judge(&mut self, now: u64) {
+        self.is_doubted = false;
         if !self.is_abandoned {
             return;
         }
-        let was_silent = self.reopened.take().is_some_and(|at| now.saturating_sub(at) >= CALM_NS);
-        self.calm = if was_silent { self.calm + 1 } else { 0 };
+        let is_soon = |at: u64| now.saturating_sub(at) < CALM_NS;
+        match self.opened.take() {
+            None => {}
+            Some(Opened::AfterHold(at)) if is_soon(at) => {}
+            Some(Opened::ByAnswer(at)) if is_soon(at) => {
+                self.is_doubted = true;
+                self.calm = 0;
+            }
+            Some(_) if now.saturating_sub(self.calm_at) < THROTTLE_NS => {}
+            Some(_) => {
+                self.calm += 1;
+                self.calm_at = now;
+            }
+        }
         self.is_abandoned = self.calm < CALM_TIMES;
     }
 
     /// Is it to fire less often, as its device may ask for ever?
     fn is_suspect(&self) -> bool {
-        self.late != 0 || self.is_abandoned
+        self.late != 0 || self.is_doubted
     }
 
     /// A guest has answered. `true`: it was the last, and the line may be unmasked.
     #[inline]
-    pub fn finish(&mut self, dom: DomId, pirq: u32) -> bool {
+    pub fn finish(&mut self, dom: DomId, pirq: u32, now: u64) -> bool {
+        let opens = self.answered(dom, pirq);
+        if opens && self.is_abandoned {
+            self.opened = Some(Opened::ByAnswer(now));
+        }
+        opens
+    }
+
+    #[inline]
+    fn answered(&mut self, dom: DomId, pirq: u32) -> bool {
         let before = self.in_flight;
         for n in places(self.present) {
             if self.guests.get(n).copied().flatten().is_some_and(|g| g.dom == dom && g.pirq == pirq) {
@@ -236,7 +276,9 @@ impl<M> Line<M> {
     /// The line is to be unmasked: `true` if it must wait.
     fn throttle(&mut self) -> bool {
         if self.held_until.is_none() && self.is_suspect() && !self.is_throttled {
-            self.held_until = Some(self.started.saturating_add(THROTTLE_NS));
+            // One that is doubted has fired twice.
+            let times = 1 + u64::from(self.is_doubted);
+            self.held_until = Some(self.started.saturating_add(times * THROTTLE_NS));
         }
         self.held_until.is_some()
     }
@@ -307,8 +349,8 @@ impl<M> Line<M> {
         self.held_until = None;
     }
 
-    /// The throttle let it fire again.
+    /// The end of a hold let it fire again.
     pub fn note_reopened(&mut self, now: u64) {
-        self.reopened = Some(now);
+        self.opened = Some(Opened::AfterHold(now));
     }
 }

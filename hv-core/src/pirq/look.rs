@@ -17,7 +17,7 @@ pub struct Look {
     pub fired: u32,
     /// It is masked until this time (ns), whoever answers.
     pub held_until: Option<u64>,
-    /// A sharer has left, and its device may go on asking: it fires less often.
+    /// A sharer has left, and its device may go on asking: it fires less often if it does.
     pub is_abandoned: bool,
     guests: [Option<Delivery>; MAX_SHARERS],
     in_flight: u8,

@@ -7,8 +7,8 @@
 //!
 //! Level-triggered: masked when it fires, until every domain that was told has said EOI. A domain that shares the line and
 //! does not answer in time is no longer waited for, until it does, and then for less long: a dead domain does not keep the line from the others;
-//! but as its device may go on asking, the line fires less often meanwhile. So it does after a sharer has left, until the
-//! line was found silent a few times: its device may be asking with nobody left to serve it. Of a line that somebody was found to serve
+//! but as its device may go on asking, the line fires less often meanwhile. So it does after a sharer has left, each time that
+//! it fires again as soon as the others have answered, until the line was found silent a few times: its device may be asking with nobody left to serve it. Of a line that somebody was found to serve
 //! only he is told, most times: a shared line keeps asking while another's device does, and then he finds nothing. Edge-triggered and messages:
 //! never masked, except by the storm guard: a line that fires more often than any device should is held for the rest of a
 //! window, so that a broken device costs a bounded share of a CPU.
@@ -264,15 +264,15 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         told
     }
 
-    /// A domain has handled a pirq. Returns the port to be unmasked, if the domain asked for that. `EINVAL`: not mapped.
+    /// A domain has handled a pirq, now. Returns the port to be unmasked, if the domain asked for that. `EINVAL`: not mapped.
     #[inline]
-    pub fn eoi(&mut self, dom: DomId, pirq: u32) -> Result<Option<Port>, Errno> {
+    pub fn eoi(&mut self, dom: DomId, pirq: u32, now: u64) -> Result<Option<Port>, Errno> {
         let d = self.domains.get(&dom).ok_or(Errno::EINVAL)?;
         let entry = d.pirqs.get(pirq as usize).copied().ok_or(Errno::EINVAL)?;
         let auto = matches!(d.eoi_map, Some((_, true)));
         let irq = entry.irq.checked_sub(1).ok_or(Errno::EINVAL)?;
         if let Some(line) = self.lines.get_mut(irq as usize) {
-            if line.finish(dom, pirq) {
+            if line.finish(dom, pirq, now) {
                 self.chip.unmask(irq, line.msi);
             }
         }

@@ -73,19 +73,19 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
 
     /// Connects each pirq with the port that it had, or none, and lets its line fire: nobody handles it now. Whatever comes of it, the
     /// caller asks for [`Interrupts::next_wake`] then. EBUSY and others: it cannot be, and the domain must not run.
-    pub fn go_back(&mut self, dom: DomId, saved: &Saved<C::Msi>) -> Result<(), Errno> {
+    pub fn go_back(&mut self, dom: DomId, saved: &Saved<C::Msi>, now: u64) -> Result<(), Errno> {
         if self.check(dom, saved).is_err() {
             return Err(Errno::EBUSY);
         }
         for then in &saved.pirqs {
-            let now = self.pirq(dom, then.pirq)?.port;
-            if now != then.port {
-                self.unbind(dom, then.pirq, now);
+            let port = self.pirq(dom, then.pirq)?.port;
+            if port != then.port {
+                self.unbind(dom, then.pirq, port);
                 if then.port != 0 {
                     self.bind(dom, then.pirq, then.port, then.agrees_to_share)?;
                 }
-            } else if now != 0 {
-                self.eoi(dom, then.pirq)?;
+            } else if port != 0 {
+                self.eoi(dom, then.pirq, now)?;
             }
         }
         Ok(())
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!((i.check(5, &saved), pages, open(&mut i, 20)), (Ok(()), 1, false));
         i.let_go(5, &saved);
         i.for_new_page(5, &saved, |_| panic!("it was given back"));
-        i.go_back(5, &saved).unwrap();
+        i.go_back(5, &saved, 0).unwrap();
         assert!(open(&mut i, 20), "nobody answers for it any more");
         assert_eq!((i.irq_of(5, more), i.sizes(5).mapped, i.sizes(5).bound), (None, 3, 2));
         let (irq, idle_irq) = (i.irq_of(5, message).unwrap(), i.irq_of(5, idle).unwrap());
@@ -142,9 +142,9 @@ mod tests {
         i.fired(20, 0);
         assert_eq!((i.check(5, &saved), i.next_wake()), (Ok(()), None));
         i.let_go(5, &saved);
-        assert_eq!(i.go_back(5, &saved), Ok(()));
+        assert_eq!(i.go_back(5, &saved, 0), Ok(()));
         assert_eq!(i.next_wake(), Some(100_000_000), "the other one has not answered");
-        i.eoi(0, 20).unwrap();
+        i.eoi(0, 20, 0).unwrap();
         let mut told: Vec<_> = i.fired(20, 1).turns(|_| false).map(|(d, _)| (d.dom, d.port)).collect();
         told.sort_unstable();
         assert_eq!(told, [(0, 7), (5, 3)]);
@@ -156,13 +156,13 @@ mod tests {
         let message = i.map_msi(5, 77, None).unwrap();
         let saved = i.save(5).unwrap();
         i.unmap(5, message).unwrap();
-        assert_eq!((i.check(5, &saved), i.go_back(5, &saved)), (Err(Refusal::Pirq(message)), Err(Errno::EBUSY)));
+        assert_eq!((i.check(5, &saved), i.go_back(5, &saved, 0)), (Err(Refusal::Pirq(message)), Err(Errno::EBUSY)));
         i.map_msi(5, 78, Some(message)).unwrap();
         assert_eq!(i.check(5, &saved), Err(Refusal::Pirq(message)), "the same line, and another device");
         i.unmap(5, message).unwrap();
         i.map_msi(5, 77, Some(message)).unwrap();
         assert_eq!(i.check(5, &saved), Ok(()));
         let nothing = i.save(9).unwrap();
-        assert_eq!((i.check(9, &nothing), i.go_back(9, &nothing)), (Ok(()), Ok(())));
+        assert_eq!((i.check(9, &nothing), i.go_back(9, &nothing, 0)), (Ok(()), Ok(())));
     }
 }

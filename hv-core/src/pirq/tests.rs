@@ -124,22 +124,22 @@ fn who_serves_a_line_is_told_alone_most_times() {
     i.found(5, 20, true);
     for dom in [5, 0] {
         assert!(!open(&mut i, 20));
-        i.eoi(dom, 20).unwrap();
+        i.eoi(dom, 20, 0).unwrap();
     }
     for now in 1..10 {
         assert_eq!(told(&mut i, now), [5]);
         i.found(5, 20, true);
-        i.eoi(5, 20).unwrap();
+        i.eoi(5, 20, 0).unwrap();
         assert!(open(&mut i, 20), "it did not wait for the other");
     }
     // It was the other's device.
     assert_eq!(told(&mut i, 10), [5]);
     i.found(5, 20, false);
-    i.eoi(5, 20).unwrap();
+    i.eoi(5, 20, 0).unwrap();
     assert_eq!(told(&mut i, 11), [0, 5]);
     i.found(5, 20, true);
-    i.eoi(0, 20).unwrap();
-    i.eoi(5, 20).unwrap();
+    i.eoi(0, 20, 0).unwrap();
+    i.eoi(5, 20, 0).unwrap();
     // Whatever it says, all are told now and then.
     let mut longest = 0;
     let mut alone = 0;
@@ -149,15 +149,15 @@ fn who_serves_a_line_is_told_alone_most_times() {
         longest = longest.max(alone);
         i.found(5, 20, true);
         for dom in of {
-            i.eoi(dom, 20).unwrap();
+            i.eoi(dom, 20, 0).unwrap();
         }
         assert!(open(&mut i, 20));
     }
     assert_eq!(longest, 32);
     assert_eq!(told(&mut i, 20_000_000), [0, 5], "it was long ago");
     i.found(5, 20, true);
-    i.eoi(0, 20).unwrap();
-    i.eoi(5, 20).unwrap();
+    i.eoi(0, 20, 0).unwrap();
+    i.eoi(5, 20, 0).unwrap();
     i.unbind(5, 20, 7);
     assert_eq!(told(&mut i, 20_000_001), [0], "it is gone");
 }
@@ -176,10 +176,10 @@ fn a_level_line_is_masked_until_eoi() {
     assert_eq!(told, [Delivery { dom: 0, pirq: 11, port: 7, kind: Kind::Hardware }]);
     assert!(!open(&mut i, 11));
     assert_eq!(i.status(0, 11), Ok(XENIRQSTAT_NEEDS_EOI));
-    assert_eq!(i.eoi(0, 11), Ok(None));
+    assert_eq!(i.eoi(0, 11, 0), Ok(None));
     assert!(open(&mut i, 11));
-    assert_eq!(i.eoi(0, 11), Ok(None), "once more does no harm");
-    assert_eq!(i.eoi(0, 12), Err(Errno::EINVAL));
+    assert_eq!(i.eoi(0, 11, 0), Ok(None), "once more does no harm");
+    assert_eq!(i.eoi(0, 12, 0), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_shared_line_waits_for_everybody_also_for_one_that_leaves() {
     assert_eq!(i.status(0, 17), Ok(XENIRQSTAT_NEEDS_EOI | XENIRQSTAT_SHARED));
     let told = i.fired(17, 0);
     assert_eq!((told.iter().count(), told.is_shared), (2, true));
-    i.eoi(0, 17).unwrap();
+    i.eoi(0, 17, 0).unwrap();
     assert!(!open(&mut i, 17), "domain 5 has not answered");
     i.unbind(5, 17, 3);
     assert!(open(&mut i, 17), "it is no longer waited for");
@@ -261,7 +261,7 @@ fn the_first_version_of_the_eoi_page_unmasks_the_port() {
     i.map_gsi(0, 17, Some(17)).unwrap();
     i.bind(0, 17, 7, true).unwrap();
     i.set_eoi_map(0, true, || Ok(TestPage::filled(0))).unwrap();
-    assert_eq!(i.eoi(0, 17), Ok(Some(7)));
+    assert_eq!(i.eoi(0, 17, 0), Ok(Some(7)));
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_storm_is_held_and_released() {
     i.bind(0, 18, 4, false).unwrap();
     for n in 0..=STORM.into() {
         i.fired(18, n);
-        i.eoi(0, 18).unwrap();
+        i.eoi(0, 18, 0).unwrap();
     }
     assert!(!open(&mut i, 18));
     assert!(i.expire(200_000_000).is_some());
@@ -371,10 +371,10 @@ proptest! {
                         }
                     }
                 }
-                _ => { if i.eoi(dom, gsi).is_ok() { waits[d][g] = false; } }
+                _ => { if i.eoi(dom, gsi, 0).is_ok() { waits[d][g] = false; } }
             }
             // What a sharer left behind holds a line that long.
-            while i.expire(10 * MS).is_some() {}
+            while i.expire(20 * MS).is_some() {}
             for gsi in 14u32..20 {
                 let g = gsi as usize;
                 let listens = (0..3).any(|d| bound[d][g]);

@@ -29,7 +29,7 @@ impl Display for Line<'_> {
         if let Some(until) = self.0.held_until {
             write!(f, ", held for another {} ns", until.saturating_sub(tsc::now_ns()))?;
         }
-        f.write_str(if self.0.is_abandoned { ", fires less often since a sharer left" } else { "" })
+        f.write_str(if self.0.is_abandoned { ", watched since a sharer left" } else { "" })
     }
 }
 

@@ -1,8 +1,8 @@
 //! `physdev_op`: interrupts and devices of the machine, for the domains that may use them.
 
 use super::{Caller, GuestPtr, Outcome, OK};
-use crate::arch::ioapic;
 use crate::arch::pci::{self, Sbdf};
+use crate::arch::{ioapic, tsc};
 use crate::domain::ports::GuestPage;
 use crate::domain::vcpu::IoBitmap;
 use crate::domain::{self, passthrough};
@@ -47,7 +47,7 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::PHYSDEVOP_EOI => {
             let r: op::PhysdevEoi = arg.cast().read()?;
             // Without a pirq there is nothing to end: it needs no table of them.
-            let unmask = irq::guest::lock().eoi(d.id, r.irq)?;
+            let unmask = irq::guest::lock().eoi(d.id, r.irq, tsc::now_ns())?;
             if let Some(port) = unmask {
                 d.events.lock().unmask(d, port)?;
             }

@@ -265,7 +265,7 @@ pub fn bind(d: &Domain, pirq: u32, share: bool) -> Result<u32, Errno> {
 /// Connects `d`'s pirqs as they were once, or some of them if that fails. Errors: `Interrupts::go_back`.
 pub fn go_back(d: &Domain, saved: &Saved<MsiSource>) -> Result<(), Errno> {
     let mut table = lock();
-    let done = table.go_back(d.id, saved);
+    let done = table.go_back(d.id, saved, tsc::now_ns());
     let wake = table.next_wake();
     drop(table);
     arm(wake);
@@ -331,7 +331,7 @@ fn deliver(told: &Deliveries) {
             Some(v) => follow(v, x.pirq),
             None => {
                 // The port was closed meanwhile: nobody will answer.
-                let _ = lock().eoi(x.dom, x.pirq);
+                let _ = lock().eoi(x.dom, x.pirq, tsc::now_ns());
             }
         }
     }

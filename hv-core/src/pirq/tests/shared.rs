@@ -16,7 +16,7 @@ fn shared() -> Ints {
 #[test]
 fn a_domain_that_does_not_answer_does_not_keep_a_shared_line() {
     let mut i = shared();
-    i.eoi(0, 19).unwrap();
+    i.eoi(0, 19, 0).unwrap();
     assert!(i.expire(99 * MS).is_none() && !open(&mut i, 19));
     assert!(i.expire(100 * MS).is_some() && open(&mut i, 19), "domain 5 is late");
     assert!(i.expire(100 * MS).is_none());
@@ -30,7 +30,7 @@ fn a_domain_that_does_not_answer_does_not_keep_a_shared_line() {
     let told = i.fired(19, 101 * MS);
     assert_eq!((told.iter().count(), told.wake_ns), (2, Some(111 * MS)));
     assert!(i.look(0).unwrap().sharers().map(|s| s.is_waited_for).eq([true, false]));
-    i.eoi(0, 19).unwrap();
+    i.eoi(0, 19, 0).unwrap();
     assert_eq!(i.look(0).unwrap().held_until, Some(111 * MS));
     assert!(!open(&mut i, 19));
     assert!(i.expire(111 * MS).is_some() && open(&mut i, 19));
@@ -39,15 +39,15 @@ fn a_domain_that_does_not_answer_does_not_keep_a_shared_line() {
     i.fired(19, 120 * MS);
     assert!(i.expire(130 * MS).is_none());
     assert_eq!(i.next_wake(), Some(220 * MS));
-    i.eoi(0, 19).unwrap();
+    i.eoi(0, 19, 0).unwrap();
     assert!(open(&mut i, 19));
     // The late one answers after all: it is waited for again.
-    i.eoi(5, 19).unwrap();
+    i.eoi(5, 19, 0).unwrap();
     assert!(!i.look(19).unwrap().sharers().any(|s| s.is_late));
     i.fired(19, 300 * MS);
-    i.eoi(0, 19).unwrap();
+    i.eoi(0, 19, 0).unwrap();
     assert!(!open(&mut i, 19));
-    i.eoi(5, 19).unwrap();
+    i.eoi(5, 19, 0).unwrap();
     assert!(open(&mut i, 19));
 }
 
@@ -75,24 +75,31 @@ fn a_line_whose_sharers_are_all_late_still_opens() {
         i.next_wake();
         i.fired(19, n * 100 * MS);
     }
-    i.eoi(0, 19).unwrap();
-    i.eoi(5, 19).unwrap();
+    i.eoi(0, 19, 0).unwrap();
+    i.eoi(5, 19, 0).unwrap();
     assert!(open(&mut i, 19));
 }
 
 /// A device that asks whenever it may, for `ns`: how often dom0 is told, if it answers at once.
 fn told_of_an_asserted_line(i: &mut Ints, from: u64, ns: u64) -> usize {
-    let (mut told, mut wake) = (0, i.next_wake());
+    told_of(i, from, ns, |_| true)
+}
+
+/// The same of one that asks at certain times, until it is served.
+fn told_of(i: &mut Ints, from: u64, ns: u64, asks_at: impl Fn(u64) -> bool) -> usize {
+    let (mut told, mut wake, mut asks) = (0, i.next_wake(), false);
     for now in (from..from + ns).step_by(20_000) {
         if wake.is_some_and(|at| now >= at) {
             while i.expire(now).is_some() {}
             wake = i.next_wake();
         }
-        if open(i, 19) {
+        asks |= asks_at(now);
+        if asks && open(i, 19) {
+            asks = false;
             let deliveries = i.fired(19, now);
             wake = deliveries.wake_ns.or(wake);
             told += deliveries.iter().count();
-            i.eoi(0, 19).unwrap();
+            i.eoi(0, 19, now).unwrap();
         }
     }
     told
@@ -102,7 +109,7 @@ fn told_of_an_asserted_line(i: &mut Ints, from: u64, ns: u64) -> usize {
 #[test]
 fn a_domain_that_is_late_each_time_keeps_a_shared_line_for_no_longer() {
     let mut i = shared();
-    i.eoi(0, 19).unwrap();
+    i.eoi(0, 19, 0).unwrap();
     let (mut fired, mut wake) = (0, i.next_wake().or(Some(100 * MS)));
     for now in (0..2000 * MS).step_by(20_000) {
         if wake.is_some_and(|at| now >= at) {
@@ -110,12 +117,12 @@ fn a_domain_that_is_late_each_time_keeps_a_shared_line_for_no_longer() {
             wake = i.next_wake();
         }
         if i.look(19).unwrap().sharers().any(|s| s.is_late) {
-            i.eoi(5, 19).unwrap();
+            i.eoi(5, 19, 0).unwrap();
         }
         if open(&mut i, 19) {
             wake = i.fired(19, now).wake_ns.or(wake);
             fired += usize::from(now >= 1000 * MS);
-            i.eoi(0, 19).unwrap();
+            i.eoi(0, 19, 0).unwrap();
         }
     }
     assert!((90..=210).contains(&fired), "in a second it fires {fired} times");
@@ -125,7 +132,7 @@ fn a_domain_that_is_late_each_time_keeps_a_shared_line_for_no_longer() {
     i.expire(2100 * MS);
     i.next_wake();
     i.fired(19, 2200 * MS);
-    i.eoi(0, 19).unwrap();
+    i.eoi(0, 19, 0).unwrap();
     i.expire(2250 * MS);
     assert!(!i.look(19).unwrap().sharers().any(|s| s.is_late));
 }
@@ -134,7 +141,7 @@ fn a_domain_that_is_late_each_time_keeps_a_shared_line_for_no_longer() {
 fn a_device_that_a_domain_left_behind_does_not_flood_the_others() {
     for was_late in [false, true] {
         let mut i = shared();
-        i.eoi(0, 19).unwrap();
+        i.eoi(0, 19, 0).unwrap();
         if was_late {
             i.expire(100 * MS);
         }
@@ -148,29 +155,41 @@ fn a_device_that_a_domain_left_behind_does_not_flood_the_others() {
 #[test]
 fn a_line_that_a_domain_left_in_order_is_soon_as_before() {
     let mut i = shared();
-    i.eoi(0, 19).unwrap();
-    i.eoi(5, 19).unwrap();
+    i.eoi(0, 19, 0).unwrap();
+    i.eoi(5, 19, 0).unwrap();
     i.unbind(5, 19, 7);
     i.next_wake();
     // dom0's own device: it asks again a while after the line was opened.
     let mut now = 200 * MS;
     for n in 0..9 {
-        assert!(open(&mut i, 19), "round {n}");
-        let wake = i.fired(19, now).wake_ns;
-        i.eoi(0, 19).unwrap();
-        if n == 8 {
-            assert_eq!(wake, None, "it was silent often enough");
-        } else {
-            assert!(!open(&mut i, 19), "round {n}");
-            now = wake.expect("held");
-            i.expire(now);
-            i.next_wake();
-        }
-        now += MS / 5;
+        assert!(open(&mut i, 19) && i.look(19).unwrap().is_abandoned, "round {n}");
+        assert_eq!(i.fired(19, now).wake_ns, None);
+        i.eoi(0, 19, now).unwrap();
+        now += 10 * MS;
     }
-    assert!(open(&mut i, 19));
+    assert!(open(&mut i, 19) && !i.look(19).unwrap().is_abandoned, "it was silent often enough");
     i.fired(19, now);
     assert_eq!(i.next_wake(), None, "a domain alone on a line keeps it as long as it likes");
+}
+
+/// What waits while the line is held asks as soon as it is opened: that alone does not make it a device that nobody serves.
+#[test]
+fn a_line_that_a_domain_left_is_its_others_also_if_they_are_busy() {
+    for was_left_asking in [false, true] {
+        let mut i = shared();
+        i.eoi(0, 19, 0).unwrap();
+        i.eoi(5, 19, 0).unwrap();
+        i.unbind(5, 19, 7);
+        if was_left_asking {
+            let told = told_of_an_asserted_line(&mut i, MS, 200 * MS);
+            assert!((18..=22).contains(&told), "told {told} times");
+        }
+        let each_2_ms = |now: u64| now % (2 * MS) == 0;
+        told_of(&mut i, 202 * MS, 200 * MS, each_2_ms);
+        assert!(!i.look(19).unwrap().is_abandoned);
+        let told = told_of(&mut i, 402 * MS, 1000 * MS, each_2_ms);
+        assert!((499..=501).contains(&told), "told {told} times");
+    }
 }
 
 #[test]
@@ -200,7 +219,7 @@ fn the_hardware_domain_waits_for_a_sharer_that_runs() {
     let mut i = shared();
     let turns = |i: &mut Ints, running: Option<DomId>| {
         for dom in [0, 5] {
-            i.eoi(dom, 19).unwrap();
+            i.eoi(dom, 19, 0).unwrap();
         }
         let told = i.fired(19, 0);
         let turns: Vec<_> = told.turns(|dom| running == Some(dom)).map(|(x, turn)| (x.dom, turn)).collect();

@@ -7,6 +7,7 @@
 use super::attached::Line;
 use super::lane::wanted;
 use super::place::{want, with_card, Place, NR_ATTACHED, PLACES};
+use crate::arch::tsc;
 use crate::domain::event::Receiver;
 use crate::domain::{self, Domain};
 use crate::irq;
@@ -48,7 +49,7 @@ pub fn may_handle(owner: u16, line: Line) -> bool {
 pub fn handled(owner: u16, line: Line, is_its: bool) {
     let mut table = irq::guest::lock();
     table.found(owner, line.pirq, is_its);
-    let _ = table.eoi(owner, line.pirq);
+    let _ = table.eoi(owner, line.pirq, tsc::now_ns());
 }
 
 /// The domain handles an interrupt that was taken.
