@@ -78,7 +78,8 @@ pub struct MsixTable {
     pub count: u16,
 }
 
-/// Tables of functions, each mapped once and together with where it was. There is room for all that were there at boot, so a
+/// Tables of functions, each mapped once and together with where it was. They stay when their functions go, as what is mapped stays
+/// mapped: who comes there finds his own by its address and size. There is room for all that were there at boot, so a
 /// domain's use of a device leaves nothing behind in the heap.
 static TABLES: Mutex<Vec<(u64, MsixTable)>> = Mutex::new(Vec::new());
 
@@ -93,7 +94,9 @@ impl MsixTable {
     pub fn map(at: Sbdf, msix: Msix, addr: u64) -> Option<Self> {
         let mut tables = TABLES.lock();
         let known = tables.iter().position(|(_, table)| table.at == at);
-        if let Some((_, table)) = known.map(|n| tables[n]).filter(|(mapped_addr, _)| *mapped_addr == addr) {
+        // Another device may have come in the place of the one that was there.
+        let is_same = |(then, table): &(u64, Self)| (*then, table.cap, table.count) == (addr, msix.cap, msix.count);
+        if let Some((_, table)) = known.map(|n| tables[n]).filter(is_same) {
             return Some(table);
         }
         let bytes = u64::from(msix.count) * Msix::ENTRY_BYTES;

@@ -35,15 +35,20 @@ struct Window {
 impl Window {
     fn map(addr: MachAddr, bytes: usize) -> Option<Self> {
         let mut windows = WINDOWS.lock();
-        if let Some((_, window)) = windows.iter().find(|(mapped, _)| *mapped == addr) {
-            return Some(*window);
+        let known = windows.iter().position(|(mapped, _)| *mapped == addr);
+        // Another device may have come in the place of the one that was there, of which more has to be mapped.
+        if let Some((_, window)) = known.map(|n| windows[n]).filter(|(_, window)| window.bytes >= bytes) {
+            return Some(window);
         }
         // The hardware domain may have moved the region over and over: no more than fits.
-        if windows.len() == windows.capacity() {
+        if known.is_none() && windows.len() == windows.capacity() {
             return None;
         }
         let window = Self { start: device_frames::map_registers(addr, bytes)? as usize, bytes };
-        windows.push((addr, window));
+        match known {
+            Some(n) => windows[n] = (addr, window),
+            None => windows.push((addr, window)),
+        }
         Some(window)
     }
 
