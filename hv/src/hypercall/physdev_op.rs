@@ -38,7 +38,7 @@ const ANY: u32 = u32::MAX;
 
 /// PHYSDEVOP_*. Errors: EFAULT; EPERM for all but the hardware domain where the machine as a whole is concerned, and for
 /// interrupts that were not permitted, or messages of a device that the domain does not own; EINVAL for numbers that do
-/// not exist; ENODEV for devices that do not; EBUSY for removing a device that a domain has; ESRCH for domains that do not
+/// not exist, and for a domain that has gone; ENODEV for devices that do not; EBUSY for removing a device that a domain has; ESRCH for domains that do not
 /// exist and for pirqs that another domain does not have; ENOMEM; ENOSYS for unknown commands. Source: public/physdev.h.
 #[inline]
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
@@ -46,7 +46,7 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     match cmd {
         op::PHYSDEVOP_EOI => {
             let r: op::PhysdevEoi = arg.cast().read()?;
-            // Without a pirq there is nothing to end: it needs no table of them.
+            // Without a pirq there is nothing to end, nor to unmap: that needs no table of them.
             let unmask = irq::guest::lock().eoi(d.id, r.irq, tsc::now_ns())?;
             if let Some(port) = unmask {
                 d.events.lock().unmask(d, port)?;
@@ -92,13 +92,13 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::PHYSDEVOP_UNMAP_PIRQ => {
             let r: op::PhysdevUnmapPirq = arg.cast().read()?;
             if r.domid == DOMID_SELF || r.domid == d.id {
-                irq::guest::lock_for(d)?.unmap(d.id, r.pirq)?;
+                irq::guest::lock().unmap(d.id, r.pirq)?;
             } else {
                 let target = domain::find(r.domid).ok_or(Errno::ESRCH)?;
                 cx.require_privilege()?;
                 // Differs from Xen, which leaves a domain the pirqs of messages until it ends: here they go with the
                 // device. Linux keeps its own number of one for ever unless it is told by ESRCH that it is no more.
-                irq::guest::lock_for(&target)?.unmap(target.id, r.pirq).map_err(|_| Errno::ESRCH)?;
+                irq::guest::lock().unmap(target.id, r.pirq).map_err(|_| Errno::ESRCH)?;
             }
             OK
         }

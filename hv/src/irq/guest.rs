@@ -230,10 +230,14 @@ pub fn lock() -> MutexGuard<'static, GuestInterrupts> {
     table.lock()
 }
 
-/// As [`lock`], for operations of `d`, which gets its pirqs if it has none yet. ENOMEM.
+/// As [`lock`], for operations of `d`, which gets its pirqs if it has none yet. ENOMEM. EINVAL: it is dying, and has them no more.
 pub fn lock_for(d: &Domain) -> Result<MutexGuard<'static, GuestInterrupts>, Errno> {
     let mut table = lock();
     if table.nr_pirqs(d.id) == 0 {
+        // Under the lock: what a dying domain has is taken back once.
+        if d.is_dying() {
+            return Err(Errno::EINVAL);
+        }
         if !frames::has_headroom() {
             return Err(Errno::ENOMEM);
         }
