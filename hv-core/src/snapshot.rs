@@ -8,9 +8,10 @@ use xen_abi::channel_op as op;
 /// Why a snapshot is not taken, or not gone back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// An operation on page tables is half done; it can be tried again when the domain has run.
+    /// An operation on page tables is half done, or they have registers that were taken from the domain; it can be tried again when
+    /// the domain has run.
     Unsettled,
-    /// A page table of the domain maps this frame, which is not its own.
+    /// A page table of the domain maps this frame, which is not its own, or which it may not map any more.
     Foreign(u64),
     /// It uses a grant of another's.
     Maps,

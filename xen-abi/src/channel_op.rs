@@ -593,7 +593,7 @@ pub const SNAPSHOT_ROLLING_BACK: u32 = 3;
 /// It could not go on, on its way back: it runs no more.
 pub const SNAPSHOT_BROKEN: u32 = 4;
 
-/// In [`ChannelSnapshot::why`]: an operation on its page tables is half done. Let it run and try again.
+/// In [`ChannelSnapshot::why`]: an operation on its page tables is half done, or registers that were taken from it are in them. Let it run and try again.
 pub const SNAPSHOT_UNSETTLED: u32 = 1;
 /// Its page tables map a frame ([`ChannelSnapshot::what`]) that is not its own.
 pub const SNAPSHOT_FOREIGN: u32 = 2;

@@ -25,6 +25,7 @@ mod packs;
 use self::copies::Kept;
 pub use self::copies::{Copies, Form};
 use super::tables::ENTRIES;
+use super::withdrawal::IO_ENTRY;
 use super::work::Work;
 use super::{Deferred, Mmu, MmuEnv, MmuError, Slot};
 use crate::allowance::{MOVED, PAGE, STEP};
@@ -283,15 +284,13 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
             (UsageState::Valid, ty) => ty,
             (UsageState::Busy | UsageState::Partial, _) => return Err(Refusal::Unsettled.into()),
         };
-        if ty == FrameType::L1 {
-            self.check_own(dom, mfn)?;
-        }
+        let asked = if ty == FrameType::L1 { self.check_own(dom, mfn)? } else { 0 };
         let is_pinned = usage.is_pinned();
         let mut record = Record { mfn, pfn: self.env.pfn(mfn), copy: Kept::NONE, ty, is_pinned, is_found: false };
-        let mut work = PAGE;
+        let mut work = asked + PAGE;
         if !self.is_zero(mfn) {
             (record.copy, record.is_found) = copies.keep(mfn, memory.form, self.env).ok_or(Stop::NoMemory)?;
-            work = if memory.form == Form::Packed || record.copy.packed().is_some() { PACKED } else { KEPT };
+            work = asked + if memory.form == Form::Packed || record.copy.packed().is_some() { PACKED } else { KEPT };
         }
         let noted = memory.push(record, self.env);
         if noted.is_ok() && frame.note(dom) {
@@ -307,16 +306,26 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     }
 
     /// An L1 table that maps others' frames would not be validated again: that their owners let it is not known. Nor one that maps what
-    /// the domain has given up.
-    fn check_own(&self, dom: DomId, table: Mfn) -> Result<(), Refusal> {
+    /// the domain has given up, or I/O memory that it may not map any more. Returns the work that it was to ask for that.
+    fn check_own(&self, dom: DomId, table: Mfn) -> Result<u32, Refusal> {
+        let mut work = 0;
         for index in 0..ENTRIES {
             let entry = self.env.read(Slot::new(table, index));
-            let frame = if entry.is_present() { self.frame(entry.mfn()) } else { None };
-            if frame.map(Frame::count).is_some_and(|count| count.owner() != dom || !count.is_allocated()) {
+            if !entry.is_present() {
+                continue;
+            }
+            let is_own = match self.frame(entry.mfn()).map(Frame::count) {
+                Some(count) => count.owner() == dom && count.is_allocated(),
+                None => {
+                    work += IO_ENTRY;
+                    !self.is_denied_io(entry, dom)
+                }
+            };
+            if !is_own {
                 return Err(Refusal::Foreign(entry.mfn().raw()));
             }
         }
-        Ok(())
+        Ok(work)
     }
 
     fn is_zero(&self, mfn: Mfn) -> bool {

@@ -13,7 +13,7 @@ use x86::{Mfn, Pte};
 use xen_abi::layout::DomId;
 
 /// What an entry of I/O memory is worth.
-const IO_ENTRY: u32 = STEP / IO_ENTRIES_IN_STEP;
+pub(super) const IO_ENTRY: u32 = STEP / IO_ENTRIES_IN_STEP;
 
 /// How far the pass has come.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

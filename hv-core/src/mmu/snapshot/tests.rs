@@ -271,6 +271,17 @@ fn what_is_not_its_own_is_not_noted() {
     assert!(matches!(world.keep(-1), Err(Stop::Refused(Refusal::Foreign(n))) if n == others.raw()));
 }
 
+/// They are in its tables until it runs again, and its tables would not be validated with them.
+#[test]
+fn registers_that_were_withdrawn_are_not_noted() {
+    let mut world = World::new();
+    let table = Mfn::new(FIRST + 7);
+    world.machine.mmu().pin(DOM1, table, Level::L1, &mut world.lock).unwrap();
+    const REGISTER: u64 = 1 << 20;
+    world.machine.poke(Slot::new(table, 9), Pte(REGISTER << 12 | PteFlags::P.bits() | PteFlags::US.bits()));
+    assert!(matches!(world.keep(-1), Err(Stop::Refused(Refusal::Foreign(REGISTER)))));
+}
+
 #[test]
 fn what_is_half_done_is_not_noted() {
     let mut world = World::new();

@@ -234,6 +234,10 @@ fn go_on_taking(
     if d.grants.track().next_used(0).is_some() {
         return Err(Refusal::Maps.into());
     }
+    if d.io.withdrawn.is_due() {
+        // They leave its tables when it is unpaused.
+        return Err(Refusal::Unsettled.into());
+    }
     mmu().keep_memory(d.mm.id, &mut snapshot.memory, copies, &mut d.mm.lock())?;
     snapshot.rest = Some(keep_rest(d, held, &mut snapshot.memory, copies)?);
     Ok(())
