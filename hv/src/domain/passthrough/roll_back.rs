@@ -1,12 +1,13 @@
 //! Functions of a domain that is rolled back: they stay its own, and are reset.
 //!
-//! What a function does with interrupts and messages is the interrupts' to say; its translations stay.
+//! What a function does with interrupts and messages is the interrupts' to say; its translations stay. It is confined to them anew, as it may be
+//! one that the IOMMU was told not to report any more.
 
 use super::{owner_of, ownership};
 use crate::arch::pci::{self, command, reg, Sbdf};
 use crate::arch::pci_reset;
 use crate::domain::Domain;
-use crate::irq;
+use crate::{iommu, irq};
 use alloc::vec::Vec;
 use hv_core::passthrough::reset::Leaving;
 use hv_core::passthrough::Move;
@@ -115,11 +116,13 @@ pub fn revive(config: &Config, d: &Domain) -> Result<(), Errno> {
     if Bars::read(&pci::Space(at), f.layout.header) != bars {
         return Err(Errno::ENODEV);
     }
+    let owner = owner_of(d);
+    // While it is no bus master: until this is done it may be blocked.
+    iommu::follow(at, owner, Some(&d.dma));
     // The table of messages is in its memory.
     pci::write16(at, reg::COMMAND, pcicfg::answering(config.command()));
     irq::guest::restore_msi(at);
     pci::write16(at, reg::COMMAND, config.command());
-    let owner = owner_of(d);
     table.record(at, Move { from: owner, to: owner });
     Ok(())
 }
