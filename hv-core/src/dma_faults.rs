@@ -22,7 +22,7 @@ pub enum Wanted {
 pub struct DmaFaults {
     /// They count now.
     is_watched: AtomicBool,
-    /// They count from when the domain is of use.
+    /// They count from when the domain is of use, at the latest.
     is_wanted_in_use: AtomicBool,
     /// Guests are served in its name.
     is_in_use: AtomicBool,
@@ -33,8 +33,10 @@ pub struct DmaFaults {
 impl DmaFaults {
     /// Since when they are to count. One that has counted does so still: what was damaged is.
     pub fn watch(&self, wanted: Wanted) {
+        // In this order, and what counts now counts when the domain is of use, too: there may be one just now, and whoever notes it
+        // looks at the other word first.
+        self.is_wanted_in_use.store(wanted != Wanted::Never, Ordering::SeqCst);
         self.is_watched.store(wanted == Wanted::Now, Ordering::SeqCst);
-        self.is_wanted_in_use.store(wanted == Wanted::InUse, Ordering::SeqCst);
     }
 
     /// Guests are served in the domain's name from now on: whoever decides whether it is of use need not have seen that yet.
@@ -78,6 +80,25 @@ impl DmaFaults {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever asks while somebody says it anew, with other words, hears that they count.
+    #[test]
+    fn they_count_without_a_gap_when_it_is_said_anew_since_when() {
+        let faults = DmaFaults::default();
+        faults.begin_use();
+        faults.watch(Wanted::Now);
+        std::thread::scope(|scope| {
+            let says = scope.spawn(|| {
+                for _ in 0..200_000 {
+                    faults.watch(Wanted::InUse);
+                    faults.watch(Wanted::Now);
+                }
+            });
+            while !says.is_finished() {
+                assert!(faults.is_watched());
+            }
+        });
+    }
 
     #[test]
     fn one_that_has_counted_is_remembered_until_the_domain_is_what_it_was() {
