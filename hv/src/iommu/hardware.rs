@@ -1,10 +1,12 @@
 //! What the two kinds of IOMMU have in common, as the rest sees them.
 
 use crate::arch::pci::{self, Sbdf};
-use crate::arch::{acpi, ioapic};
+use crate::arch::{acpi, ioapic, tsc};
+use crate::sync::Mutex;
 use crate::warn;
 use alloc::vec::Vec;
 use hv_core::iommu::{AnyFormat, Fault, Forget, Remapped};
+use hv_core::rate::Rate;
 use x86::{MachAddr, Mfn};
 
 /// Reads of a register or of memory until a unit is taken for broken: seconds.
@@ -109,6 +111,15 @@ pub fn knows_io_apics(is_described: impl Fn(u8) -> bool) -> bool {
         warn!("IOMMU: the firmware does not describe every I/O APIC");
     }
     all
+}
+
+/// A unit of the segment had no room for all that it stopped. A device can bring that about at will, again and again: it is said once
+/// in a second.
+pub fn warn_of_loss(segment: u16) {
+    static SAID: Mutex<Rate> = Mutex::new(Rate::new(1, 1_000_000_000));
+    if SAID.lock().count(tsc::now_ns()).is_said {
+        warn!("IOMMU: more accesses were stopped than a unit of segment {segment} can tell of");
+    }
 }
 
 /// Waits until `is_done`, which the hardware brings about; `what` it is, for the panic if it never does.

@@ -15,7 +15,7 @@ pub trait Records {
     fn read(&self, n: usize) -> [u64; 2];
     /// Empties record `n`.
     fn empty(&self, n: usize);
-    /// Forgets that there were more faults than records.
+    /// Forgets that there were more faults than records, if there were.
     fn forget_overflow(&self);
     /// Is a record full?
     fn is_pending(&self) -> bool;

@@ -3,7 +3,7 @@
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{msi, vectors};
 use crate::cpu::percpu;
-use crate::iommu::hardware::{wait_until, Confined, Strange};
+use crate::iommu::hardware::{wait_until, warn_of_loss, Confined, Strange};
 use crate::iommu::memory::{machine_addr, Direct};
 use crate::mem::device_frames;
 use crate::mem::{frames, phys_to_virt, vmap};
@@ -184,15 +184,23 @@ impl Unit {
     /// Takes the accesses that were stopped since the last time.
     pub fn take_faults(&self, mut tell: impl FnMut(Result<Fault, Strange>)) {
         self.write64(reg::STATUS, status::EVENT_INTERRUPT);
-        for _ in 0..RING {
-            let Some(event) = self.take_event() else { break };
-            tell(amd::decode_event(event).map_err(|code| Strange { code, words: event }));
-        }
+        self.take_events(&mut tell);
         if read64(self.registers, reg::STATUS) & status::EVENT_OVERFLOW != 0 {
+            // It writes no more: this is all that came before.
+            self.take_events(&mut tell);
+            warn_of_loss(self.at.segment);
             let mut events = self.events.lock();
             (0..RING * 2).for_each(|word| Direct.write(events.0, word, 0));
             events.1 = 0;
             self.start_log();
+        }
+    }
+
+    /// As many as there is room for.
+    fn take_events(&self, tell: &mut impl FnMut(Result<Fault, Strange>)) {
+        for _ in 0..RING {
+            let Some(event) = self.take_event() else { break };
+            tell(amd::decode_event(event).map_err(|code| Strange { code, words: event }));
         }
     }
 

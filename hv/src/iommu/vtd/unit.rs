@@ -4,7 +4,7 @@ use super::remap::{Table, ENTRIES_ORDER};
 use crate::arch::pci::Sbdf;
 use crate::arch::{lapic, msi, vectors};
 use crate::cpu::percpu;
-use crate::iommu::hardware::{wait_until, Confined};
+use crate::iommu::hardware::{wait_until, warn_of_loss, Confined};
 use crate::iommu::memory::{self, machine_addr, write_back, Direct};
 use crate::mem::device_frames;
 use crate::mem::{frames, phys_to_virt, vmap};
@@ -256,7 +256,10 @@ impl Records for Unit {
         self.write32(self.fault_record(n) + 12, 1 << 31);
     }
     fn forget_overflow(&self) {
-        self.write32(reg::FSTS, vtd::FAULT_OVERFLOW);
+        if self.read32(reg::FSTS) & vtd::FAULT_OVERFLOW != 0 {
+            self.write32(reg::FSTS, vtd::FAULT_OVERFLOW);
+            warn_of_loss(self.segment);
+        }
     }
     fn is_pending(&self) -> bool {
         self.read32(reg::FSTS) & vtd::FAULT_PENDING != 0
