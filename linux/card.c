@@ -256,6 +256,8 @@ int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
 		return -ENETDOWN;
 	if (!uplink)
 		return -ENODEV;
+	if (!netif_carrier_ok(twin->dev))
+		return -ENOLINK;
 	err = may_have(twin->dev);
 	if (err)
 		return err;
@@ -344,14 +346,16 @@ void tandem_restart(struct twin *twin)
 
 /*
  * Are these the queues, polls and interrupts that the card was attached with, and does it take what it took? A driver that is told to use
- * more queues makes all of them anew, or uses others of those that it has. And has nobody else come who has the driver poll?
+ * more queues makes all of them anew, or uses others of those that it has. And has nobody else come who has the driver poll? A card whose
+ * link is gone is Linux's, which sends nothing then: some drivers reset a card in whose rings something waits, again and again.
  */
 static bool is_as_attached(const struct twin *twin)
 {
 	const struct napi_struct *napi;
 	u32 n = 0;
 
-	if (twin->dev->real_num_tx_queues != twin->nr_queues || flags_of(twin->dev) != twin->flags || has_netpoll(twin->dev))
+	if (twin->dev->real_num_tx_queues != twin->nr_queues || flags_of(twin->dev) != twin->flags || has_netpoll(twin->dev) ||
+	    !netif_carrier_ok(twin->dev))
 		return false;
 	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
 		if (n == twin->nr_polls || napi->napi_id != twin->polls[n++])
@@ -385,7 +389,9 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 				twin->is_restarted = twin->state == TANDEM_LOADED && tandem_is_disabled(twin);
 			break;
 		case NETDEV_CHANGE:
+			/* The link may be gone, or be there: whoever waits for that attaches the card at once. */
 			tandem_check(twin);
+			tandem_tell(twin);
 			break;
 		case NETDEV_FEAT_CHANGE:
 			tandem_check(twin);

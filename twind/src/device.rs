@@ -138,21 +138,7 @@ impl Device {
     /// Gives the twin the card, whose interrupts these are: number, handler, its argument.
     pub fn attach(&mut self, vif: u32, irqs: &[(u32, u64, u64)]) -> Result<(), String> {
         let request = attach_request(vif, irqs).ok_or("the card has too many interrupts")?;
-        self.write(&request).map_err(|error| match error.raw_os_error() {
-            Some(ENETDOWN) => "the interface is down".into(),
-            Some(ENODEV) => format!("interface {vif} of this domain's is not the way out of the hypervisor's switch"),
-            Some(ENOSYS) => "this hypervisor has no cards for twins".into(),
-            Some(EMSGSIZE) => {
-                "the interface's MTU is more than the twin's buffers have room for, and its card does not take packets in pieces (NETIF_F_SG)".into()
-            }
-            Some(EADDRINUSE) => "a console sends by the interface (netconsole), and has its driver poll while the twin does".into(),
-            Some(EUSERS) => "something else of this domain's has the interface: a bond, a macvlan or Open vSwitch".into(),
-            Some(EXDEV) => "the interface is part of a bridge that filters VLANs, and would not come back into those in which it is".into(),
-            Some(EBUSY) => {
-                "the switch has another card, or something else of this domain's uses the twin or the bridge".into()
-            }
-            _ => format!("attaching the card: {error}"),
-        })
+        self.write(&request).map_err(|error| not_attached(&error, vif))
     }
 
     /// The twin goes.
@@ -210,6 +196,7 @@ const ENOSPC: i32 = 28;
 const EDOM: i32 = 33;
 const ENOMEM: i32 = 12;
 const ENOSYS: i32 = 38;
+const ENOLINK: i32 = 67;
 const EUSERS: i32 = 87;
 const EMSGSIZE: i32 = 90;
 const EOPNOTSUPP: i32 = 95;
@@ -250,6 +237,26 @@ fn attach_request(vif: u32, irqs: &[(u32, u64, u64)]) -> Option<Vec<u8>> {
         request.resize(len, 0);
         request
     })
+}
+
+/// Why the module does not attach the card, with the switch at this interface of the domain's own.
+fn not_attached(error: &io::Error, vif: u32) -> String {
+    match error.raw_os_error() {
+        Some(ENETDOWN) => "the interface is down".into(),
+        Some(ENOLINK) => "the interface has no link".into(),
+        Some(ENODEV) => format!("interface {vif} of this domain's is not the way out of the hypervisor's switch"),
+        Some(ENOSYS) => "this hypervisor has no cards for twins".into(),
+        Some(EMSGSIZE) => {
+            "the interface's MTU is more than the twin's buffers have room for, and its card does not take packets in pieces (NETIF_F_SG)".into()
+        }
+        Some(EADDRINUSE) => "a console sends by the interface (netconsole), and has its driver poll while the twin does".into(),
+        Some(EUSERS) => "something else of this domain's has the interface: a bond, a macvlan or Open vSwitch".into(),
+        Some(EXDEV) => "the interface is part of a bridge that filters VLANs, and would not come back into those in which it is".into(),
+        Some(EBUSY) => {
+            "the switch has another card, or something else of this domain's uses the twin or the bridge".into()
+        }
+        _ => format!("attaching the card: {error}"),
+    }
 }
 
 fn parse_status(bytes: &[u8; STATUS_BYTES]) -> Option<Status> {
@@ -324,6 +331,14 @@ mod tests {
         assert_eq!((request.len(), &request[..9]), (400, &[2, 0, 0, 0, 2, 0, 0, 0, 1][..]));
         assert_eq!((request[17], request[25], request[32]), (0x10, 0x20, 30));
         assert!(attach_request(0, &[(0, 0, 0); 17]).is_none());
+    }
+
+    #[test]
+    fn why_a_card_is_not_attached_is_said_in_words() {
+        let said = |errno| not_attached(&io::Error::from_raw_os_error(errno), 3);
+        assert_eq!([ENETDOWN, ENOLINK].map(said), ["the interface is down", "the interface has no link"]);
+        assert!(said(ENODEV).contains("interface 3 of this domain's"));
+        assert!(said(EPERM).starts_with("attaching the card: "));
     }
 
     #[test]

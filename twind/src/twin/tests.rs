@@ -14,6 +14,7 @@ use twind::device::Call;
 struct Fake {
     state: State,
     is_up: bool,
+    has_link: bool,
     is_there: bool,
     is_disabled: bool,
     /// Loads that were tried.
@@ -81,6 +82,9 @@ impl Driver for Fake {
         if self.attach_fails {
             return Err("no switch".into());
         }
+        if !self.has_link {
+            return Err("no link".into());
+        }
         self.state = State::Attached;
         Ok(())
     }
@@ -107,6 +111,7 @@ fn twin(wanted: Mode) -> Twin<Fake> {
     let fake = Fake {
         state,
         is_up,
+        has_link: true,
         is_there,
         is_disabled,
         loads: 0,
@@ -242,6 +247,25 @@ fn a_card_that_cannot_be_had_is_tried_again() {
     twin.driver.attach_fails = false;
     twin.look().unwrap();
     assert_eq!((told(&twin), twin.said.as_str()), (ATTACHED, "attached"));
+}
+
+/// Linux has it meanwhile, and the twin stays loaded.
+#[test]
+fn a_card_is_the_twins_only_while_it_has_a_link() {
+    let mut twin = twin(Mode::TwinMirror);
+    twin.driver.has_link = false;
+    assert_eq!(twin.serve(Command::Load), Err("no link".into()));
+    assert_eq!((told(&twin), twin.said.as_str()), (LOADED, "not attached: no link"));
+    twin.driver.has_link = true;
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.told.why.as_deref()), (ATTACHED, None));
+    // The module takes the card away when the link goes.
+    (twin.driver.has_link, twin.driver.state) = (false, State::Loaded);
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.told.why.as_deref()), (LOADED, Some("no link")));
+    twin.driver.has_link = true;
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.driver.loads), (ATTACHED, 1));
 }
 
 #[test]
