@@ -4,6 +4,8 @@
 #include <linux/device/bus.h>
 #include <linux/etherdevice.h>
 #include <linux/if_bridge.h>
+#include <linux/interrupt.h>
+#include <linux/irq.h>
 #include <linux/module.h>
 #include <linux/netdevice.h>
 #include <linux/rtnetlink.h>
@@ -59,6 +61,40 @@ static u32 flags_of(const struct net_device *dev)
 	return flags;
 }
 
+/*
+ * Is this one of the interrupt's handlers, with this argument? Whoever wants the card has read that without a lock, and a driver may have
+ * freed both since, or may free them while it has the card; it does so under rtnl_lock, as far as it uses them for an interface.
+ */
+static bool has_handler(const struct tandem_irq *irq)
+{
+	struct irq_data *data;
+	struct irqaction *action = NULL;
+	struct irq_desc *desc;
+	unsigned long flags;
+
+	/* The descriptor goes by RCU. */
+	rcu_read_lock();
+	data = irq_get_irq_data(irq->number);
+	if (data) {
+		desc = irq_data_to_desc(data);
+		raw_spin_lock_irqsave(&desc->lock, flags);
+		action = desc->action;
+		while (action && ((unsigned long)action->handler != irq->handler || (unsigned long)action->dev_id != irq->argument))
+			action = action->next;
+		raw_spin_unlock_irqrestore(&desc->lock, flags);
+	}
+	rcu_read_unlock();
+	return action;
+}
+
+static bool has_handlers(const struct tandem_irq *irqs, u32 count)
+{
+	while (count)
+		if (!has_handler(&irqs[--count]))
+			return false;
+	return true;
+}
+
 static int fill(struct lists *lists, struct twin *twin, const struct tandem_attach *wanted)
 {
 	struct net_device *dev = twin->dev;
@@ -94,6 +130,10 @@ static int fill(struct lists *lists, struct twin *twin, const struct tandem_atta
 		twin->polls[twin->nr_polls++] = napi->napi_id;
 	}
 	lists->attach.nr_napis = twin->nr_polls;
+	if (!has_handlers(wanted->irqs, wanted->nr_irqs))
+		return -EAGAIN;
+	memcpy(twin->irqs, wanted->irqs, sizeof(twin->irqs));
+	twin->nr_irqs = wanted->nr_irqs;
 	for (n = 0; n < wanted->nr_irqs; n++) {
 		lists->irqs[n] = (struct twin_irq) {
 			.handler = wanted->irqs[n].handler,
@@ -355,7 +395,7 @@ static bool is_as_attached(const struct twin *twin)
 	u32 n = 0;
 
 	if (twin->dev->real_num_tx_queues != twin->nr_queues || flags_of(twin->dev) != twin->flags || has_netpoll(twin->dev) ||
-	    !netif_carrier_ok(twin->dev))
+	    !netif_carrier_ok(twin->dev) || !has_handlers(twin->irqs, twin->nr_irqs))
 		return false;
 	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
 		if (n == twin->nr_polls || napi->napi_id != twin->polls[n++])

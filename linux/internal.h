@@ -75,6 +75,9 @@ struct twin {
 	u32 nr_polls;
 	/* As many transmit queues it used then, and this it took. */
 	u32 nr_queues, flags;
+	/* Its interrupts. */
+	struct tandem_irq irqs[TWIN_MAX_QUEUES];
+	u32 nr_irqs;
 };
 
 static inline long twin_op(enum twin_command command, void *arg)

@@ -29,6 +29,9 @@ const STATS: usize = 64;
 const CALLED: usize = STATS + 120;
 const FUNCTIONS: usize = 32;
 
+/// An interrupt of a card: its number, its handler, and that one's argument.
+pub type Irq = (u32, u64, u64);
+
 /// What is loaded.
 pub struct Load<'a> {
     /// Name of the interface.
@@ -135,8 +138,8 @@ impl Device {
         })
     }
 
-    /// Gives the twin the card, whose interrupts these are: number, handler, its argument.
-    pub fn attach(&mut self, vif: u32, irqs: &[(u32, u64, u64)]) -> Result<(), String> {
+    /// Gives the twin the card, whose interrupts these are.
+    pub fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), String> {
         let request = attach_request(vif, irqs).ok_or("the card has too many interrupts")?;
         self.write(&request).map_err(|error| not_attached(&error, vif))
     }
@@ -187,6 +190,7 @@ impl Device {
 
 const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
+const EAGAIN: i32 = 11;
 const EACCES: i32 = 13;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
@@ -226,7 +230,7 @@ fn load_request(load: &Load<'_>) -> Option<Vec<u8>> {
     Some(request)
 }
 
-fn attach_request(vif: u32, irqs: &[(u32, u64, u64)]) -> Option<Vec<u8>> {
+fn attach_request(vif: u32, irqs: &[Irq]) -> Option<Vec<u8>> {
     let mut request: Vec<u8> =
         [ATTACH, vif, u32::try_from(irqs.len()).ok()?, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
     for (number, handler, argument) in irqs {
@@ -244,6 +248,7 @@ fn not_attached(error: &io::Error, vif: u32) -> String {
     match error.raw_os_error() {
         Some(ENETDOWN) => "the interface is down".into(),
         Some(ENOLINK) => "the interface has no link".into(),
+        Some(EAGAIN) => "its driver was given other interrupts just now".into(),
         Some(ENODEV) => format!("interface {vif} of this domain's is not the way out of the hypervisor's switch"),
         Some(ENOSYS) => "this hypervisor has no cards for twins".into(),
         Some(EMSGSIZE) => {
@@ -337,6 +342,7 @@ mod tests {
     fn why_a_card_is_not_attached_is_said_in_words() {
         let said = |errno| not_attached(&io::Error::from_raw_os_error(errno), 3);
         assert_eq!([ENETDOWN, ENOLINK].map(said), ["the interface is down", "the interface has no link"]);
+        assert!(said(EAGAIN).contains("other interrupts"));
         assert!(said(ENODEV).contains("interface 3 of this domain's"));
         assert!(said(EPERM).starts_with("attaching the card: "));
     }

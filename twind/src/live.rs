@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use twin_kernel::driver;
 use twin_rewrite::options::Mode as Translation;
 use twin_rewrite::rewrite::Output;
-use twind::device::{Device, Status};
+use twind::device::{Device, Irq, Status};
 use twind::interface::Interface;
 use twind::making::{self, Ahead, Found};
 
@@ -89,12 +89,16 @@ impl Driver for Live {
         self.device.unload()
     }
 
-    fn attach(&mut self, vif: u32) -> Result<(), String> {
+    fn interrupts(&mut self) -> Result<Vec<Irq>, String> {
         let found = self.found.as_mut().ok_or("no twin is loaded")?;
-        // Interrupts are asked for when an interface comes up.
+        // They are asked for when an interface comes up.
         self.interface = Interface::named(&self.interface.name)?;
         found.live = driver::live(&found.kernel, &self.interface.name, &self.interface.interrupts())?;
-        self.device.attach(vif, &found.live.net.irqs)
+        Ok(found.live.net.irqs.clone())
+    }
+
+    fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), String> {
+        self.device.attach(vif, irqs)
     }
 
     fn detach(&mut self) -> Result<(), String> {

@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
-use twind::device::{State, Status};
+use twind::device::{Irq, State, Status};
 
 /// What can be asked of a twin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +66,10 @@ pub trait Driver {
     fn load(&mut self, mode: Mode) -> Result<Status, String>;
     /// The twin goes.
     fn unload(&mut self) -> Result<(), String>;
-    /// Gives it the card, at the switch of this interface of the domain's own.
-    fn attach(&mut self, vif: u32) -> Result<(), String>;
+    /// The interrupts that the card has now. They are read without a lock, so they may be others when this returns.
+    fn interrupts(&mut self) -> Result<Vec<Irq>, String>;
+    /// Gives it the card with these interrupts, at the switch of this interface of the domain's own. It is an error if one is no more.
+    fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), String>;
     /// Takes the card away.
     fn detach(&mut self) -> Result<(), String>;
     /// Damages what the twin works on, until it is aborted.
@@ -210,7 +212,7 @@ impl<D: Driver> Twin<D> {
             (State::Attached, true) => Ok(()),
             (State::Attached, false) => self.driver.detach(),
             _ if !status.is_up => Err(format!("{} is down", self.told.interface)),
-            (_, true) => self.driver.attach(self.told.vif),
+            (_, true) => self.attach(),
             (_, false) => Ok(()),
         };
         match result {
@@ -218,6 +220,23 @@ impl<D: Driver> Twin<D> {
             Ok(()) => self.set_said(None, "not attached, as asked for".into()),
             Err(why) => self.set(Some(why)),
         }
+    }
+
+    /// Gives the card with the interrupts that it has. The module finds those that are no more, but not others that have come meanwhile.
+    fn attach(&mut self) -> Result<(), String> {
+        /// A driver that is told to use another number of queues has others once.
+        const TRIES: u32 = 3;
+        let mut irqs = self.driver.interrupts()?;
+        for _ in 0..TRIES {
+            self.driver.attach(self.told.vif, &irqs)?;
+            match self.driver.interrupts() {
+                Ok(now) if now == irqs => return Ok(()),
+                Ok(now) => irqs = now,
+                Err(why) => return self.driver.detach().and(Err(why)),
+            }
+            self.driver.detach()?;
+        }
+        Err("its driver is given other interrupts again and again".into())
     }
 
     /// Notes why it is not as it is wanted.

@@ -21,6 +21,10 @@ struct Fake {
     loads: u64,
     refuses: Option<&'static str>,
     attach_fails: bool,
+    /// So many interrupts it is found to have, one after the other; the last is what it has from then on.
+    irqs: Vec<u32>,
+    /// With as many the card was attached.
+    attached_with: Vec<usize>,
     has_no_stlb: bool,
     /// Of the twin that was loaded last.
     mode: Mode,
@@ -77,7 +81,14 @@ impl Driver for Fake {
         (self.state, self.is_disabled) = (State::Empty, false);
         Ok(())
     }
-    fn attach(&mut self, vif: u32) -> Result<(), String> {
+    fn interrupts(&mut self) -> Result<Vec<Irq>, String> {
+        let now = if self.irqs.len() > 1 { self.irqs.remove(0) } else { self.irqs[0] };
+        if now == 0 {
+            return Err("unreadable".into());
+        }
+        Ok((0..now).map(|number| (number, 0x1000, 0x2000)).collect())
+    }
+    fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), String> {
         assert!(self.state == State::Loaded && self.is_up && !self.is_disabled && vif == 2);
         if self.attach_fails {
             return Err("no switch".into());
@@ -85,6 +96,7 @@ impl Driver for Fake {
         if !self.has_link {
             return Err("no link".into());
         }
+        self.attached_with.push(irqs.len());
         self.state = State::Attached;
         Ok(())
     }
@@ -117,6 +129,8 @@ fn twin(wanted: Mode) -> Twin<Fake> {
         loads: 0,
         refuses: None,
         attach_fails: false,
+        irqs: vec![1],
+        attached_with: Vec::new(),
         has_no_stlb: false,
         mode: Mode::Vm,
         file: (file, Some(other)),
@@ -247,6 +261,22 @@ fn a_card_that_cannot_be_had_is_tried_again() {
     twin.driver.attach_fails = false;
     twin.look().unwrap();
     assert_eq!((told(&twin), twin.said.as_str()), (ATTACHED, "attached"));
+}
+
+/// They are found without a lock, before the module attaches the card with them.
+#[test]
+fn a_card_is_the_twins_with_the_interrupts_that_it_has() {
+    let with = |irqs: &[u32]| {
+        let mut twin = twin(Mode::TwinMirror);
+        twin.driver.irqs = irqs.to_vec();
+        let done = twin.serve(Command::Load);
+        (done, told(&twin), twin.driver.attached_with)
+    };
+    assert_eq!(with(&[2]), (Ok(()), ATTACHED, vec![2]));
+    assert_eq!(with(&[1, 2]), (Ok(()), ATTACHED, vec![1, 2]), "it has got one more meanwhile");
+    let again_and_again = "its driver is given other interrupts again and again";
+    assert_eq!(with(&[1, 2, 3, 4]), (Err(again_and_again.into()), LOADED, vec![1, 2, 3]));
+    assert_eq!(with(&[1, 0]), (Err("unreadable".into()), LOADED, vec![1]));
 }
 
 /// Linux has it meanwhile, and the twin stays loaded.
