@@ -301,18 +301,17 @@ int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
 	err = may_have(twin->dev);
 	if (err)
 		return err;
-	err = tandem_use(twin);
-	if (err)
-		return err;
 	lists = kzalloc(sizeof(*lists), GFP_KERNEL);
 	if (!lists)
 		return -ENOMEM;
 	err = tandem_serve_begin(twin);
 	if (err)
 		goto out;
-	/* As for a bridge: what others get is as it was on the wire. */
-	dev_disable_lro(twin->dev);
+	tandem_stop_lro(twin);
 	err = fill(lists, twin, wanted);
+	if (err)
+		goto not_used;
+	err = tandem_use_card(twin);
 	if (err)
 		goto not_attached;
 	err = twin_op(TWINOP_ATTACH, &lists->attach);
@@ -325,6 +324,8 @@ int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
 	goto out;
 
 not_attached:
+	tandem_undo_use(twin);
+not_used:
 	tandem_serve_end(twin);
 out:
 	kfree(lists);

@@ -46,6 +46,9 @@ struct twin {
 	/* The driver may have lent buffers: the twin runs or has run, at last at this time. */
 	bool is_used;
 	unsigned long used_at;
+	/* The same, before somebody tried to have the twin have the card. */
+	bool was_used;
+	unsigned long was_used_at;
 	/* Linux is to merge what comes by the card when it has not. */
 	bool merges;
 	/* It is told so just now, or told not to. */
@@ -96,6 +99,9 @@ int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *of
 void tandem_unload(struct twin *twin);
 void tandem_stop_merging(struct twin *twin);
 int tandem_use(struct twin *twin);
+void tandem_stop_lro(struct twin *twin);
+int tandem_use_card(struct twin *twin);
+void tandem_undo_use(struct twin *twin);
 void tandem_let_merge(struct twin *twin);
 void tandem_fill_status(struct twin *twin);
 bool tandem_is_disabled(struct twin *twin);

@@ -139,6 +139,33 @@ int tandem_use(struct twin *twin)
 	return tandem_pool_lend(twin);
 }
 
+/*
+ * As for a bridge, which has most cards: what others get is as it was on the wire. That stays so, for some drivers reset their card for it, and
+ * would each time that somebody tries.
+ */
+void tandem_stop_lro(struct twin *twin)
+{
+	twin->is_told = true;
+	dev_disable_lro(twin->dev);
+	twin->is_told = false;
+}
+
+/* The twin is to be used for the card. */
+int tandem_use_card(struct twin *twin)
+{
+	twin->was_used = twin->is_used;
+	twin->was_used_at = twin->used_at;
+	return tandem_use(twin);
+}
+
+/* It has not had the card after all: Linux merges what comes by that as before, and the time for which the twin is not used goes on. */
+void tandem_undo_use(struct twin *twin)
+{
+	twin->used_at = twin->was_used_at;
+	if (!twin->was_used)
+		merge_again(twin);
+}
+
 /* Linux merges again if it did, when the twin has not run for a while and the driver has none of the lent sk_buffs any more. */
 void tandem_let_merge(struct twin *twin)
 {
