@@ -234,6 +234,13 @@ void tandem_unload(struct twin *twin)
 	}
 }
 
+static enum tandem_up up_of(const struct net_device *dev)
+{
+	if (!dev || !netif_running(dev))
+		return TANDEM_DOWN;
+	return netif_carrier_ok(dev) ? TANDEM_HAS_LINK : TANDEM_UP;
+}
+
 void tandem_fill_status(struct twin *twin)
 {
 	struct tandem_status *status = &twin->status;
@@ -242,7 +249,7 @@ void tandem_fill_status(struct twin *twin)
 	tandem_check(twin);
 	tandem_let_merge(twin);
 	status->state = twin->state;
-	status->is_up = twin->dev && netif_running(twin->dev);
+	status->up = up_of(twin->dev);
 	status->lent = twin->pool.count;
 	status->stats = (struct twin_stats) { .twin = twin->number };
 	if (twin->state == TANDEM_EMPTY || twin_op(TWINOP_STATS, &status->stats) || status->stats.twin != twin->number)

@@ -165,8 +165,11 @@ static_assert(sizeof(struct tandem_call) == 64);
 
 enum tandem_state { TANDEM_EMPTY, TANDEM_LOADED, TANDEM_ATTACHED };
 
+/* How far the interface is. */
+enum tandem_up { TANDEM_DOWN, TANDEM_UP, TANDEM_HAS_LINK };
+
 struct tandem_status {
-	u32 state, is_up, areas;
+	u32 state, up, areas;
 	u32 lent;		/* buffers */
 	u32 rule, offset;	/* of the image that was refused last */
 	u32 reason, steps;	/* how the last call ended */

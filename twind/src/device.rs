@@ -18,6 +18,10 @@ const CALL: u32 = 4;
 const LOOK: u32 = 5;
 const DAMAGE: u32 = 6;
 
+/// How far an interface is: between them is one that is up.
+const DOWN: u32 = 0;
+const HAS_LINK: u32 = 2;
+
 const O_NONBLOCK: i32 = 0o4000;
 
 /// Interrupts in an attachment.
@@ -68,6 +72,8 @@ pub struct Status {
     pub state: State,
     /// The interface is up.
     pub is_up: bool,
+    /// And its card has a link.
+    pub has_link: bool,
     /// The twin, as the hypervisor tells: `flags` apart.
     pub stats: TwinStats,
     /// It is disabled.
@@ -268,6 +274,7 @@ fn parse_status(bytes: &[u8; STATUS_BYTES]) -> Option<Status> {
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let state = *[State::Empty, State::Loaded, State::Attached].get(word(0)? as usize)?;
+    let up = word(4).filter(|up| (DOWN..=HAS_LINK).contains(up))?;
     let rule = word(16)?;
     let mut called = Vec::new();
     for n in 0..FUNCTIONS {
@@ -300,7 +307,8 @@ fn parse_status(bytes: &[u8; STATUS_BYTES]) -> Option<Status> {
     };
     Some(Status {
         state,
-        is_up: word(4)? != 0,
+        is_up: up != DOWN,
+        has_link: up == HAS_LINK,
         is_disabled: stats.disabled != 0,
         areas: word(8)?,
         lent: word(12)?,
@@ -355,11 +363,16 @@ mod tests {
         (bytes[STATS], bytes[STATS + 12], bytes[STATS + 16], bytes[STATS + 112]) = (7, 158, 1, 2);
         (bytes[CALLED], bytes[CALLED + 8]) = (0x42, 3);
         let status = parse_status(&bytes).expect("known");
-        assert_eq!((status.state, status.is_up, status.lent, status.refused), (State::Loaded, true, 9, None));
+        assert_eq!((status.state, status.lent, status.refused), (State::Loaded, 9, None));
         let TwinStats { twin, functions, disabled, aborts, .. } = status.stats;
         assert_eq!((twin, functions, disabled, aborts), (7, 158, 1, 2));
         assert_eq!((status.call.reason, status.call.result, status.called), (3, 5, vec![(0x42, 3)]));
-        bytes[0] = 3;
+        let up = |up| {
+            bytes[4] = up;
+            parse_status(&bytes).map(|status| (status.is_up, status.has_link))
+        };
+        assert_eq!([0, 1, 2, 3].map(up), [Some((false, false)), Some((true, false)), Some((true, true)), None]);
+        (bytes[0], bytes[4]) = (3, 0);
         assert_eq!(parse_status(&bytes), None);
     }
 }

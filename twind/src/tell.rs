@@ -79,6 +79,7 @@ mod tests {
         let mut status = Status {
             state: State::Loaded,
             is_up: true,
+            has_link: true,
             is_disabled: true,
             stats,
             areas: 0,

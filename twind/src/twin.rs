@@ -212,6 +212,7 @@ impl<D: Driver> Twin<D> {
             (State::Attached, true) => Ok(()),
             (State::Attached, false) => self.driver.detach(),
             _ if !status.is_up => Err(format!("{} is down", self.told.interface)),
+            (_, true) if !status.has_link => Err(format!("{} has no link", self.told.interface)),
             (_, true) => self.attach(),
             (_, false) => Ok(()),
         };
