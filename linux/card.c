@@ -443,6 +443,7 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 		case NETDEV_UP:
 		case NETDEV_DOWN:
 		case NETDEV_CHANGEMTU:
+		case NETDEV_CHANGEUPPER:
 			tandem_tell(twin);
 			break;
 		case NETDEV_UNREGISTER:

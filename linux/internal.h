@@ -55,8 +55,8 @@ struct twin {
 	bool is_told;
 	/* The driver has begun anew since its twin was disabled. */
 	bool is_restarted;
-	/* Counts what a reader may want to know. */
-	atomic_t changes;
+	/* Counts what a reader may want to know, and what of it no request has done. */
+	atomic_t changes, news;
 	int seen;
 	wait_queue_head_t changed;
 	/* Number of the bridge that the card was a part of before it was attached; 0: none. */
@@ -88,10 +88,16 @@ static inline long twin_op(enum twin_command command, void *arg)
 	return _hypercall2(long, twin_op, command, arg);
 }
 
-static inline void tandem_tell(struct twin *twin)
+static inline void tandem_tell_writer(struct twin *twin)
 {
 	atomic_inc(&twin->changes);
 	wake_up(&twin->changed);
+}
+
+static inline void tandem_tell(struct twin *twin)
+{
+	atomic_inc(&twin->news);
+	tandem_tell_writer(twin);
 }
 
 /* twin.c */

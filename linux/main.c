@@ -148,7 +148,7 @@ static ssize_t tandem_write(struct file *file, const char __user *buffer, size_t
 		return PTR_ERR(request);
 	rtnl_lock();
 	err = serve_request(twin, request, len);
-	tandem_tell(twin);
+	tandem_tell_writer(twin);
 	rtnl_unlock();
 	kvfree(request);
 	return err ?: len;

@@ -251,6 +251,7 @@ void tandem_fill_status(struct twin *twin)
 	status->state = twin->state;
 	status->up = up_of(twin->dev);
 	status->lent = twin->pool.count;
+	status->news = atomic_read(&twin->news);
 	status->stats = (struct twin_stats) { .twin = twin->number };
 	if (twin->state == TANDEM_EMPTY || twin_op(TWINOP_STATS, &status->stats) || status->stats.twin != twin->number)
 		status->stats = (struct twin_stats) { .twin = twin->number };

@@ -174,7 +174,8 @@ struct tandem_status {
 	u32 rule, offset;	/* of the image that was refused last */
 	u32 reason, steps;	/* how the last call ended */
 	u64 result, detail, original;
-	u32 code_offset, pad;
+	u32 code_offset;
+	u32 news;		/* counts what was told, but for what a request has done */
 	struct twin_stats stats;
 	/* Functions of this kernel that the twin had called, and how often; the last one counts all others. */
 	struct {

@@ -197,8 +197,8 @@ impl Runs {
         // An image may lack what the card needs of it.
         let attached = device.attach(self.arguments.vif, &self.found.live.net.irqs);
         self.spent.on(Step::Attach);
-        if let Err(words) = attached {
-            println!("faults: refused: {words}");
+        if let Err(refused) = attached {
+            println!("faults: refused: {}", refused.why);
             return Ok(Came::Refused);
         }
         let (mut end, mut is_idle) = (Instant::now() + FIRST_PACKET, true);

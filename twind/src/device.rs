@@ -84,10 +84,27 @@ pub struct Status {
     pub refused: Option<(u32, u32)>,
     /// Buffers that are lent.
     pub lent: u32,
+    /// Another number than before if something has happened, but for what was asked for.
+    pub news: u32,
     /// How the last call ended.
     pub call: Call,
     /// Kernel functions that it had called, and how often; 0 stands for all that are not listed.
     pub called: Vec<(u64, u64)>,
+}
+
+/// Why the card is not attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// In words.
+    pub why: String,
+    /// It may pass without the module hearing of it. Else it tells of what may make it pass, but for a few things that seldom change.
+    pub passes: bool,
+}
+
+impl<T: Into<String>> From<T> for Refusal {
+    fn from(why: T) -> Self {
+        Self { why: why.into(), passes: false }
+    }
 }
 
 /// How a call ended.
@@ -145,7 +162,7 @@ impl Device {
     }
 
     /// Gives the twin the card, whose interrupts these are.
-    pub fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), String> {
+    pub fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), Refusal> {
         let request = attach_request(vif, irqs).ok_or("the card has too many interrupts")?;
         self.write(&request).map_err(|error| not_attached(&error, vif))
     }
@@ -250,8 +267,9 @@ fn attach_request(vif: u32, irqs: &[Irq]) -> Option<Vec<u8>> {
 }
 
 /// Why the module does not attach the card, with the switch at this interface of the domain's own.
-fn not_attached(error: &io::Error, vif: u32) -> String {
-    match error.raw_os_error() {
+fn not_attached(error: &io::Error, vif: u32) -> Refusal {
+    let passes = matches!(error.raw_os_error(), Some(ENETDOWN | ENOLINK | EAGAIN | ENODEV | EBUSY | ENOMEM));
+    let why = match error.raw_os_error() {
         Some(ENETDOWN) => "the interface is down".into(),
         Some(ENOLINK) => "the interface has no link".into(),
         Some(EAGAIN) => "its driver was given other interrupts just now".into(),
@@ -267,7 +285,8 @@ fn not_attached(error: &io::Error, vif: u32) -> String {
             "the switch has another card, or something else of this domain's uses the twin or the bridge".into()
         }
         _ => format!("attaching the card: {error}"),
-    }
+    };
+    Refusal { why, passes }
 }
 
 fn parse_status(bytes: &[u8; STATUS_BYTES]) -> Option<Status> {
@@ -312,6 +331,7 @@ fn parse_status(bytes: &[u8; STATUS_BYTES]) -> Option<Status> {
         is_disabled: stats.disabled != 0,
         areas: word(8)?,
         lent: word(12)?,
+        news: word(60)?,
         refused: (rule != u32::MAX).then_some((rule, word(20)?)),
         call: Call { reason: word(24)?, result: long(32)?, detail: long(40)?, original: long(48)? },
         stats,
@@ -348,11 +368,13 @@ mod tests {
 
     #[test]
     fn why_a_card_is_not_attached_is_said_in_words() {
-        let said = |errno| not_attached(&io::Error::from_raw_os_error(errno), 3);
+        let refused = |errno| not_attached(&io::Error::from_raw_os_error(errno), 3);
+        let said = |errno| refused(errno).why;
         assert_eq!([ENETDOWN, ENOLINK].map(said), ["the interface is down", "the interface has no link"]);
         assert!(said(EAGAIN).contains("other interrupts"));
         assert!(said(ENODEV).contains("interface 3 of this domain's"));
         assert!(said(EPERM).starts_with("attaching the card: "));
+        assert_eq!([ENODEV, EBUSY, EMSGSIZE, EUSERS].map(|errno| refused(errno).passes), [true, true, false, false]);
     }
 
     #[test]
@@ -360,10 +382,11 @@ mod tests {
         let mut bytes = [0; STATUS_BYTES];
         (bytes[0], bytes[4], bytes[12], bytes[24], bytes[32]) = (1, 1, 9, 3, 5);
         bytes[16..20].copy_from_slice(&[0xff; 4]);
+        bytes[60] = 6;
         (bytes[STATS], bytes[STATS + 12], bytes[STATS + 16], bytes[STATS + 112]) = (7, 158, 1, 2);
         (bytes[CALLED], bytes[CALLED + 8]) = (0x42, 3);
         let status = parse_status(&bytes).expect("known");
-        assert_eq!((status.state, status.lent, status.refused), (State::Loaded, 9, None));
+        assert_eq!((status.state, status.lent, status.refused, status.news), (State::Loaded, 9, None, 6));
         let TwinStats { twin, functions, disabled, aborts, .. } = status.stats;
         assert_eq!((twin, functions, disabled, aborts), (7, 158, 1, 2));
         assert_eq!((status.call.reason, status.call.result, status.called), (3, 5, vec![(0x42, 3)]));

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use twin_kernel::driver;
 use twin_rewrite::options::Mode as Translation;
 use twin_rewrite::rewrite::Output;
-use twind::device::{Device, Irq, Status};
+use twind::device::{Device, Irq, Refusal, Status};
 use twind::interface::Interface;
 use twind::making::{self, Ahead, Found};
 
@@ -97,7 +97,7 @@ impl Driver for Live {
         Ok(found.live.net.irqs.clone())
     }
 
-    fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), String> {
+    fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), Refusal> {
         self.device.attach(vif, irqs)
     }
 

@@ -85,6 +85,7 @@ mod tests {
             areas: 0,
             refused: None,
             lent: 0,
+            news: 0,
             call,
             called: vec![(0x9000, 4), (0, 2)],
         };

@@ -12,7 +12,12 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
-use twind::device::{Irq, State, Status};
+use std::time::Instant;
+use twind::device::{Irq, Refusal, State, Status};
+
+mod rest;
+
+use rest::Rest;
 
 /// What can be asked of a twin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +74,7 @@ pub trait Driver {
     /// The interrupts that the card has now. They are read without a lock, so they may be others when this returns.
     fn interrupts(&mut self) -> Result<Vec<Irq>, String>;
     /// Gives it the card with these interrupts, at the switch of this interface of the domain's own. It is an error if one is no more.
-    fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), String>;
+    fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), Refusal>;
     /// Takes the card away.
     fn detach(&mut self) -> Result<(), String>;
     /// Damages what the twin works on, until it is aborted.
@@ -98,6 +103,8 @@ pub struct Twin<D> {
     kind: Mode,
     /// The interface went, and with it the twin; it is loaded again when the interface is back.
     is_gone: bool,
+    /// What has failed is not tried again yet.
+    rest: Rest,
     /// What is told.
     told: told::Twin,
     shared: Arc<Mutex<told::Twin>>,
@@ -125,14 +132,24 @@ impl<D: Driver> Twin<D> {
         };
         let shared = Arc::new(Mutex::new(told.clone()));
         let kind = kind_of(wanted).unwrap_or(Mode::TwinMirror);
-        Self { driver, label, said: String::new(), is_loaded: false, kind, is_gone: false, told, shared }
+        Self {
+            driver,
+            label,
+            said: String::new(),
+            is_loaded: false,
+            kind,
+            is_gone: false,
+            rest: Rest::default(),
+            told,
+            shared,
+        }
     }
 
     /// Loads the driver's twin; another one goes before. It gets the card when the module is looked at. Errors: in words.
     pub fn load(&mut self) -> Result<(), String> {
         self.unload()?;
         let status = self.driver.load(self.kind)?;
-        (self.is_loaded, self.is_gone) = (true, false);
+        (self.is_loaded, self.is_gone, self.rest) = (true, false, Rest::default());
         (self.told.why, self.told.aborted) = (None, None);
         self.told.driver = self.driver.module().into();
         self.told.loads += 1;
@@ -171,8 +188,9 @@ impl<D: Driver> Twin<D> {
             self.fell(&status)?;
             status = self.driver.status()?;
         }
-        if self.is_gone && self.driver.is_there() {
+        if self.is_gone && self.rest.is_over(status.news, Instant::now()) && self.driver.is_there() {
             if let Err(why) = self.load() {
+                self.rest.failed(&why, status.news, Instant::now());
                 self.set(Some(why));
             }
             status = self.driver.status()?;
@@ -213,7 +231,8 @@ impl<D: Driver> Twin<D> {
             (State::Attached, false) => self.driver.detach(),
             _ if !status.is_up => Err(format!("{} is down", self.told.interface)),
             (_, true) if !status.has_link => Err(format!("{} has no link", self.told.interface)),
-            (_, true) => self.attach(),
+            (_, true) if !self.rest.is_over(status.news, Instant::now()) => return,
+            (_, true) => self.try_to_attach(status.news),
             (_, false) => Ok(()),
         };
         match result {
@@ -223,8 +242,23 @@ impl<D: Driver> Twin<D> {
         }
     }
 
+    /// The same. If it cannot be, that is tried again each second if it may pass, and else more and more rarely until there is news: a try costs time,
+    /// and has Linux merge nothing for a moment.
+    fn try_to_attach(&mut self, news: u32) -> Result<(), String> {
+        self.attach().map_err(|Refusal { why, passes }| {
+            if passes {
+                self.rest = Rest::default();
+            } else {
+                self.rest.failed(&why, news, Instant::now());
+            }
+            why
+        })?;
+        self.rest = Rest::default();
+        Ok(())
+    }
+
     /// Gives the card with the interrupts that it has. The module finds those that are no more, but not others that have come meanwhile.
-    fn attach(&mut self) -> Result<(), String> {
+    fn attach(&mut self) -> Result<(), Refusal> {
         /// A driver that is told to use another number of queues has others once.
         const TRIES: u32 = 3;
         let mut irqs = self.driver.interrupts()?;
@@ -233,7 +267,7 @@ impl<D: Driver> Twin<D> {
             match self.driver.interrupts() {
                 Ok(now) if now == irqs => return Ok(()),
                 Ok(now) => irqs = now,
-                Err(why) => return self.driver.detach().and(Err(why)),
+                Err(why) => return Ok(self.driver.detach().and(Err(why))?),
             }
             self.driver.detach()?;
         }
@@ -275,6 +309,9 @@ impl<D: Driver> Twin<D> {
     }
 
     fn obey(&mut self, command: Command) -> Result<(), String> {
+        if command != Command::Look {
+            self.rest = Rest::default();
+        }
         match command {
             Command::Look => Ok(()),
             Command::Load => {

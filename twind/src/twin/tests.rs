@@ -4,7 +4,7 @@ use super::*;
 use crate::control::Twins;
 use control::told::{Aborted, Upcall};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Barrier;
 use std::time::Duration;
 use twin_abi::op::TwinStats;
@@ -14,15 +14,20 @@ use twind::device::Call;
 struct Fake {
     state: State,
     is_up: bool,
-    has_link: bool,
+    has_link: Arc<AtomicBool>,
     is_there: bool,
     is_disabled: bool,
     /// Loads that were tried.
     loads: u64,
     refuses: Option<&'static str>,
+    /// Not because of what may pass.
     attach_fails: bool,
+    /// Attachments that were tried.
+    attaches: u32,
+    is_no_way_out: bool,
     /// So many interrupts it is found to have, one after the other; the last is what it has from then on.
     irqs: Vec<u32>,
+    news: u32,
     /// With as many the card was attached.
     attached_with: Vec<usize>,
     has_no_stlb: bool,
@@ -48,7 +53,7 @@ impl Driver for Fake {
     fn status(&mut self) -> Result<Status, String> {
         let stats = TwinStats { twin: 3, functions: 7, disabled: self.is_disabled.into(), ..TwinStats::default() };
         let call = Call { reason: 0, result: 0, detail: 0, original: 0 };
-        let (state, is_up, has_link) = (self.state, self.is_up, self.is_up && self.has_link);
+        let (state, is_up, has_link) = (self.state, self.is_up, self.is_up && self.has_link.load(Ordering::Relaxed));
         Ok(Status {
             state,
             is_up,
@@ -58,6 +63,7 @@ impl Driver for Fake {
             areas: 0,
             refused: None,
             lent: 5,
+            news: self.news,
             call,
             called: Vec::new(),
         })
@@ -89,10 +95,20 @@ impl Driver for Fake {
         }
         Ok((0..now).map(|number| (number, 0x1000, 0x2000)).collect())
     }
-    fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), String> {
-        assert!(self.state == State::Loaded && self.is_up && self.has_link && !self.is_disabled && vif == 2);
+    fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), Refusal> {
+        self.attaches += 1;
+        assert!(
+            self.state == State::Loaded
+                && self.is_up
+                && self.has_link.load(Ordering::Relaxed)
+                && !self.is_disabled
+                && vif == 2
+        );
         if self.attach_fails {
             return Err("no switch".into());
+        }
+        if self.is_no_way_out {
+            return Err(Refusal { why: "no way out".into(), passes: true });
         }
         self.attached_with.push(irqs.len());
         self.state = State::Attached;
@@ -121,13 +137,16 @@ fn twin(wanted: Mode) -> Twin<Fake> {
     let fake = Fake {
         state,
         is_up,
-        has_link: true,
+        has_link: Arc::new(true.into()),
         is_there,
         is_disabled,
         loads: 0,
         refuses: None,
         attach_fails: false,
+        attaches: 0,
+        is_no_way_out: false,
         irqs: vec![1],
+        news: 0,
         attached_with: Vec::new(),
         has_no_stlb: false,
         mode: Mode::Vm,
@@ -236,9 +255,12 @@ fn an_interface_that_comes_back_has_its_twin_again() {
     twin.driver.is_there = true;
     // Its driver has not come up yet.
     twin.driver.refuses = Some("no handler");
-    twin.look().unwrap();
-    assert_eq!((told(&twin), twin.told.why.as_deref()), (ABSENT, Some("no handler")));
+    for _ in 0..3 {
+        twin.look().unwrap();
+        assert_eq!((told(&twin), twin.told.why.as_deref()), (ABSENT, Some("no handler")));
+    }
     twin.driver.refuses = None;
+    twin.rest = Rest::default();
     twin.look().unwrap();
     assert_eq!((told(&twin), twin.driver.loads), (LOADED, 3));
     // Not what was unloaded meanwhile.
@@ -257,8 +279,53 @@ fn a_card_that_cannot_be_had_is_tried_again() {
     assert_eq!(twin.serve(Command::Load), Err("no switch".into()));
     assert_eq!((told(&twin), twin.said.as_str()), (LOADED, "not attached: no switch"));
     twin.driver.attach_fails = false;
+    // Not at once.
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.said.as_str(), twin.driver.attaches), (LOADED, "not attached: no switch", 1));
+    twin.rest = Rest::default();
     twin.look().unwrap();
     assert_eq!((told(&twin), twin.said.as_str()), (ATTACHED, "attached"));
+}
+
+#[test]
+fn what_has_failed_is_tried_again_at_once_if_there_is_news_or_somebody_asks() {
+    let mut twin = twin(Mode::TwinMirror);
+    twin.driver.attach_fails = true;
+    twin.serve(Command::Load).unwrap_err();
+    let mut tried = |then: &mut dyn FnMut(&mut Twin<Fake>)| {
+        let before = twin.driver.attaches;
+        then(&mut twin);
+        twin.look().unwrap();
+        twin.driver.attaches - before
+    };
+    assert_eq!(tried(&mut |_| ()), 0);
+    assert_eq!(tried(&mut |twin| twin.serve(Command::Look).unwrap()), 0);
+    assert_eq!(tried(&mut |twin| twin.driver.news += 1), 1);
+    assert_eq!(tried(&mut |twin| twin.serve(Command::Mode(Mode::TwinMirror)).unwrap_err().clear()), 1);
+    // What may pass without anybody hearing of it is tried each time.
+    assert_eq!(tried(&mut |twin| (twin.driver.attach_fails, twin.driver.is_no_way_out) = (false, true)), 0);
+    assert_eq!(tried(&mut |twin| twin.driver.news += 1), 1);
+    assert_eq!([tried(&mut |_| ()), tried(&mut |_| ()), tried(&mut |twin| twin.driver.is_no_way_out = false)], [1; 3]);
+    assert_eq!(told(&twin), ATTACHED);
+}
+
+/// The module hears of the link; what it tells is waited for.
+#[test]
+fn a_thread_that_waits_for_a_link_hears_of_it() {
+    let mut twin = twin(Mode::TwinMirror);
+    let (link, mut module) = (Arc::clone(&twin.driver.has_link), twin.driver.file.1.take().unwrap());
+    link.store(false, Ordering::Relaxed);
+    twin.load().unwrap();
+    let handle = twin.start().unwrap();
+    let wait_for = |state| {
+        while handle.told().state != state {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    wait_for(told::State::Loaded);
+    link.store(true, Ordering::Relaxed);
+    module.write_all(&[0]).unwrap();
+    wait_for(told::State::Attached);
 }
 
 /// They are found without a lock, before the module attaches the card with them.
@@ -281,17 +348,18 @@ fn a_card_is_the_twins_with_the_interrupts_that_it_has() {
 #[test]
 fn a_card_is_the_twins_only_while_it_has_a_link() {
     let mut twin = twin(Mode::TwinMirror);
-    twin.driver.has_link = false;
+    twin.driver.has_link.store(false, Ordering::Relaxed);
     assert_eq!(twin.serve(Command::Load), Err("eth0 has no link".into()));
     assert_eq!((told(&twin), twin.said.as_str()), (LOADED, "not attached: eth0 has no link"));
-    twin.driver.has_link = true;
+    twin.driver.has_link.store(true, Ordering::Relaxed);
     twin.look().unwrap();
     assert_eq!((told(&twin), twin.told.why.as_deref()), (ATTACHED, None));
     // The module takes the card away when the link goes.
-    (twin.driver.has_link, twin.driver.state) = (false, State::Loaded);
+    twin.driver.has_link.store(false, Ordering::Relaxed);
+    twin.driver.state = State::Loaded;
     twin.look().unwrap();
     assert_eq!((told(&twin), twin.told.why.as_deref()), (LOADED, Some("eth0 has no link")));
-    twin.driver.has_link = true;
+    twin.driver.has_link.store(true, Ordering::Relaxed);
     twin.look().unwrap();
     assert_eq!((told(&twin), twin.driver.loads), (ATTACHED, 1));
 }
