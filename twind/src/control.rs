@@ -105,7 +105,7 @@ impl Twins {
     fn known_or_new(&self, which: &Which) -> Result<Arc<Handle>, String> {
         let Some(name) = &which.interface else { return self.one(which) };
         let vif = which.vif.unwrap_or(0);
-        self.known_or_begun(name, || Ok(Twin::new(Live::of(name, None)?, name, vif, Mode::TwinMirror, label(name))))
+        self.known_or_begun(name, || Ok(Twin::new(Live::of(name)?, name, vif, Mode::TwinMirror, label(name))))
     }
 }
 

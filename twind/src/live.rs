@@ -23,7 +23,10 @@ pub fn translation(mode: Mode) -> Translation {
 
 /// See the module.
 pub struct Live {
-    interface: Interface,
+    /// Name of the interface.
+    name: String,
+    /// The modules of its drivers, if it was there when it was looked at.
+    drivers: Vec<String>,
     device: Device,
     found: Option<Found>,
     /// A twin that was made before the interface was there.
@@ -31,21 +34,27 @@ pub struct Live {
 }
 
 impl Live {
-    /// Of an interface, whose driver's twin may have been made before. Errors: in words, if there is none that will do, or no module.
-    pub fn of(name: &str, ahead: Option<Ahead>) -> Result<Self, String> {
-        Ok(Self { interface: Interface::named(name)?, device: Device::open()?, found: None, ahead })
+    /// Of an interface that is there. Errors: in words, if there is none that will do, or no module.
+    pub fn of(name: &str) -> Result<Self, String> {
+        let drivers = Interface::named(name)?.drivers;
+        Ok(Self { drivers, ..Self::of_any(name, None)? })
+    }
+
+    /// Of an interface that may not be there yet, whose driver's twin may have been made before. Errors: in words, if there is no module.
+    pub fn of_any(name: &str, ahead: Option<Ahead>) -> Result<Self, String> {
+        Ok(Self { name: name.into(), drivers: Vec::new(), device: Device::open()?, found: None, ahead })
     }
 
     /// Finds the driver, and has its twin made if it was not. Errors: in words.
-    fn make(&mut self, mode: Translation) -> Result<(Found, Output), String> {
+    fn make(&mut self, interface: &Interface, mode: Translation) -> Result<(Found, Output), String> {
         let ahead = self.ahead.take().filter(|ahead| ahead.mode() == mode);
-        match ahead.map(|ahead| ahead.find(&self.interface)) {
+        match ahead.map(|ahead| ahead.find(interface)) {
             Some(Ok(both)) => return Ok(both),
             Some(Err(why)) => println!("twind: what was made before is of no use: {why}"),
             None => {}
         }
-        let found = making::find(&self.interface, mode)?;
-        let output = making::make(&found, &self.interface.name)?;
+        let found = making::find(interface, mode)?;
+        let output = making::make(&found, &interface.name)?;
         Ok((found, output))
     }
 
@@ -63,11 +72,11 @@ impl AsFd for Live {
 
 impl Driver for Live {
     fn module(&self) -> &str {
-        self.interface.drivers.first().map_or("", String::as_str)
+        self.drivers.first().map_or("", String::as_str)
     }
 
     fn is_there(&self) -> bool {
-        Interface::named(&self.interface.name).is_ok()
+        Interface::named(&self.name).is_ok()
     }
 
     fn status(&mut self) -> Result<Status, String> {
@@ -76,10 +85,10 @@ impl Driver for Live {
 
     fn load(&mut self, mode: Mode) -> Result<Status, String> {
         // The driver may be another one by now, and have other interrupts.
-        self.interface = Interface::named(&self.interface.name)?;
-        let mode = translation(mode);
-        let (found, output) = self.make(mode)?;
-        making::load_image(&mut self.device, &self.interface.name, &found, &output.image, &output.imports)?;
+        let interface = Interface::named(&self.name)?;
+        self.drivers.clone_from(&interface.drivers);
+        let (found, output) = self.make(&interface, translation(mode))?;
+        making::load_image(&mut self.device, &self.name, &found, &output.image, &output.imports)?;
         self.found = Some(found);
         self.device.status()
     }
@@ -92,8 +101,8 @@ impl Driver for Live {
     fn interrupts(&mut self) -> Result<Vec<Irq>, String> {
         let found = self.found.as_mut().ok_or("no twin is loaded")?;
         // They are asked for when an interface comes up.
-        self.interface = Interface::named(&self.interface.name)?;
-        found.live = driver::live(&found.kernel, &self.interface.name, &self.interface.interrupts())?;
+        let interface = Interface::named(&self.name)?;
+        found.live = driver::live(&found.kernel, &self.name, &interface.interrupts())?;
         Ok(found.live.net.irqs.clone())
     }
 

@@ -138,7 +138,7 @@ fn made_ahead(drivers: &[String], mode: Mode) -> Option<Ahead> {
 fn run() -> Result<(), String> {
     let Some(arguments) = arguments()? else { return Ok(()) };
     let is_alone = arguments.interfaces.len() == 1;
-    let mut loaded = Vec::new();
+    let mut begun = Vec::new();
     let mut ahead = None;
     if let Some(drivers) = &arguments.waits {
         ahead = made_ahead(drivers, arguments.mode);
@@ -151,18 +151,20 @@ fn run() -> Result<(), String> {
     };
     for (name, vif) in &arguments.interfaces {
         let label = if is_alone { String::new() } else { control::label(name) };
-        let mut twin =
-            Twin::new(Live::of(name, ahead.take())?, name, vif.unwrap_or(arguments.vif), arguments.mode, label);
-        twin.load()?;
-        if let (Some(count), Some((device, found))) = (arguments.tries, twin.driver().loaded()) {
+        let driver = Live::of_any(name, ahead.take())?;
+        let mut twin = Twin::new(driver, name, vif.unwrap_or(arguments.vif), arguments.mode, label);
+        if let Some(count) = arguments.tries {
+            twin.load()?;
+            let (device, found) = twin.driver().loaded().ok_or("the twin is gone")?;
             return try_out(device, found, count);
         }
-        loaded.push((name, twin));
+        begun.push((name, twin));
     }
+    twin::load_all(begun.iter_mut().map(|(_, twin)| twin))?;
     let Some(listener) = listener else { return Ok(()) };
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| format!("signals: {error}"))?;
     let twins = Twins::default();
-    for (name, twin) in loaded {
+    for (name, twin) in begun {
         twins.known_or_begun(name, || Ok(twin))?;
     }
     control::begin(&twins, listener);

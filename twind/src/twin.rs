@@ -101,8 +101,8 @@ pub struct Twin<D> {
     is_loaded: bool,
     /// The mode of the twin that is loaded, or is to be.
     kind: Mode,
-    /// The interface went, and with it the twin; it is loaded again when the interface is back.
-    is_gone: bool,
+    /// It is to be loaded when the interface is there: that went, and with it the twin, or the twin could not be loaded to begin with.
+    is_due: bool,
     /// What has failed is not tried again yet.
     rest: Rest,
     /// What is told.
@@ -138,7 +138,7 @@ impl<D: Driver> Twin<D> {
             said: String::new(),
             is_loaded: false,
             kind,
-            is_gone: false,
+            is_due: false,
             rest: Rest::default(),
             told,
             shared,
@@ -149,7 +149,7 @@ impl<D: Driver> Twin<D> {
     pub fn load(&mut self) -> Result<(), String> {
         self.unload()?;
         let status = self.driver.load(self.kind)?;
-        (self.is_loaded, self.is_gone, self.rest) = (true, false, Rest::default());
+        (self.is_loaded, self.is_due, self.rest) = (true, false, Rest::default());
         (self.told.why, self.told.aborted) = (None, None);
         self.told.driver = self.driver.module().into();
         self.told.loads += 1;
@@ -159,6 +159,14 @@ impl<D: Driver> Twin<D> {
             self.kind, status.lent
         ));
         Ok(())
+    }
+
+    /// The same to begin with: if it fails it is tried again from now on.
+    fn load_or_wait(&mut self) -> Result<(), String> {
+        self.load().inspect_err(|why| {
+            self.is_due = true;
+            self.set(Some(why.clone()));
+        })
     }
 
     /// The driver, when its twin is loaded or not.
@@ -181,14 +189,14 @@ impl<D: Driver> Twin<D> {
     fn look(&mut self) -> Result<(), String> {
         let mut status = self.driver.status()?;
         if self.is_loaded && status.state == State::Empty {
-            (self.is_loaded, self.is_gone) = (false, true);
+            (self.is_loaded, self.is_due) = (false, true);
             self.set(Some(format!("interface {} is gone", self.told.interface)));
         }
         if self.is_loaded && status.is_disabled {
             self.fell(&status)?;
             status = self.driver.status()?;
         }
-        if self.is_gone && self.rest.is_over(status.news, Instant::now()) && self.driver.is_there() {
+        if self.is_due && self.rest.is_over(status.news, Instant::now()) && self.driver.is_there() {
             if let Err(why) = self.load() {
                 self.rest.failed(&why, status.news, Instant::now());
                 self.set(Some(why));
@@ -316,12 +324,12 @@ impl<D: Driver> Twin<D> {
             Command::Look => Ok(()),
             Command::Load => {
                 self.told.wanted = self.kind;
-                self.is_gone = false;
+                self.is_due = false;
                 self.load()
             }
             Command::Unload => {
                 self.told.wanted = Mode::Vm;
-                self.is_gone = false;
+                self.is_due = false;
                 self.unload().inspect(|()| self.set_said(None, "no twin is loaded, as asked for".into()))
             }
             Command::Mode(mode) => {
@@ -368,6 +376,22 @@ impl<D: Driver> Twin<D> {
             _ => Ok(()),
         }
     }
+}
+
+/// Loads the twins of several interfaces; one that cannot be loaded keeps no other from it. Errors: the last one's, if none can be.
+pub fn load_all<'t, D: Driver + 't>(twins: impl IntoIterator<Item = &'t mut Twin<D>>) -> Result<(), String> {
+    let mut all = Ok(());
+    let mut is_any = false;
+    for twin in twins {
+        match twin.load_or_wait() {
+            Ok(()) => is_any = true,
+            Err(why) => all = Err(why),
+        }
+    }
+    if is_any {
+        return Ok(());
+    }
+    all
 }
 
 impl<D: Driver + AsFd + Send + 'static> Twin<D> {

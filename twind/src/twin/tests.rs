@@ -288,6 +288,26 @@ fn a_card_that_cannot_be_had_is_tried_again() {
 }
 
 #[test]
+fn one_that_cannot_be_loaded_keeps_no_other_from_it_and_is_tried_again() {
+    let mut both = [twin(Mode::TwinMirror), twin(Mode::TwinMirror)];
+    both[0].driver.refuses = Some("no twin");
+    assert_eq!(load_all(&mut both), Ok(()));
+    both.iter_mut().for_each(|twin| twin.look().unwrap());
+    assert_eq!([told(&both[0]), told(&both[1])], [ABSENT, ATTACHED]);
+    assert_eq!(both[0].told.why.as_deref(), Some("no twin"));
+    both[0].driver.refuses = None;
+    both[0].rest = Rest::default();
+    both[0].look().unwrap();
+    assert_eq!((told(&both[0]), both[1].driver.loads), (ATTACHED, 1));
+    // Nobody would be served.
+    both.iter_mut().for_each(|twin| {
+        twin.serve(Command::Unload).unwrap();
+        twin.driver.refuses = Some("none at all");
+    });
+    assert_eq!(load_all(&mut both), Err("none at all".into()));
+}
+
+#[test]
 fn what_has_failed_is_tried_again_at_once_if_there_is_news_or_somebody_asks() {
     let mut twin = twin(Mode::TwinMirror);
     twin.driver.attach_fails = true;
