@@ -198,14 +198,51 @@ int tandem_pool_make(struct twin *twin, const struct tandem_load *load)
 	return err;
 }
 
-/* Those that are home are lent. */
+static struct lent *find(const struct pool *pool, u64 object)
+{
+	struct lent key = { .object = object };
+
+	return bsearch(&key, pool->list, pool->count, sizeof(key), by_object);
+}
+
+/*
+ * What the driver has put into an sk_buff that it has freed, but for the lender's reference, is still in it: pieces of pages, and other sk_buffs.
+ * The hypervisor takes back only those that have none. What it has sent itself has pages that are lent, and comes back with them.
+ */
+static void free_rest(const struct pool *pool, const struct lent *lent)
+{
+	struct sk_buff *skb = (void *)(unsigned long)lent->object;
+	struct skb_shared_info *info;
+	u32 n;
+
+	if (lent->is_home || lent->kind != TWIN_SKB || refcount_read(&skb->users) != 1)
+		return;
+	/* Whoever was the other user has done all that he did before. A copy that shares the data frees nothing either. */
+	smp_rmb();
+	info = skb_shinfo(skb);
+	if ((atomic_read(&info->dataref) & SKB_DATAREF_MASK) != 1)
+		return;
+	for (n = 0; n < info->nr_frags; n++)
+		if (find(pool, (unsigned long)page_address(skb_frag_page(&info->frags[n]))))
+			return;
+	for (n = 0; n < info->nr_frags; n++)
+		skb_frag_unref(skb, n);
+	info->nr_frags = 0;
+	kfree_skb_list(info->frag_list);
+	info->frag_list = NULL;
+}
+
+/* Those that are home are lent. The twin does not run: nobody uses what was freed. */
 int tandem_pool_lend(struct twin *twin)
 {
 	struct pool *pool = &twin->pool;
 	struct twin_lent *list;
-	u32 n = 0;
 	int err = 0;
+	u32 n;
 
+	for (n = 0; n < pool->count; n++)
+		free_rest(pool, &pool->list[n]);
+	n = 0;
 	if (pool->is_lent)
 		return 0;
 	list = (void *)__get_free_page(GFP_KERNEL);
@@ -230,9 +267,8 @@ int tandem_pool_recall(struct twin *twin)
 		lend = (struct twin_lend) { .twin = twin->number, .count = AT_ONCE, .list = (unsigned long)list };
 		err = twin_op(TWINOP_RECALL, &lend);
 		for (n = 0; !err && n < lend.count; n++) {
-			struct lent key = { .object = list[n].object }, *lent;
+			struct lent *lent = find(&twin->pool, list[n].object);
 
-			lent = bsearch(&key, twin->pool.list, twin->pool.count, sizeof(key), by_object);
 			if (lent)
 				lent->is_home = true;
 		}

@@ -37,6 +37,17 @@ fn data_is_used(lent: &Lent, memory: &impl Memory, o: &Offsets) -> Result<bool, 
     Ok(memory.member_u32(info, o.info_dataref)? & 0xffff > 1)
 }
 
+/// Has the driver put page fragments or other `sk_buff`s into one to receive? The domain has freed it but for the lender's reference, so it did not free
+/// those, and whoever uses it next does not know of them: the domain frees them when it is asked about what it has lent.
+fn has_more(lent: &Lent, memory: &impl Memory, o: &Offsets) -> Result<bool, Fault> {
+    if lent.head == 0 || lent.out != Use::Driver {
+        // Nobody but the host has put any into what it sends.
+        return Ok(false);
+    }
+    let info = lent.head.wrapping_add(end_of(o, lent.size.into()));
+    Ok(memory.u8(info.wrapping_add(o.info_nr_frags))? != 0 || memory.member_u64(info, o.info_frag_list)? != 0)
+}
+
 impl Pool {
     /// A search. It looks at all that are to be transmitted, unless the driver has given some back since the last time, and of all objects at
     /// a portion each time, and at the next portion the next time. Of a pool that is short it looks at all: what is missing may be what the
@@ -110,6 +121,7 @@ impl Pool {
         };
         if memory.u32(skb.wrapping_add(o.skb_users))? >= USERS
             || data_is_used(&lent, memory, o)?
+            || has_more(&lent, memory, o)?
             || matches!(lent.out, Use::Transmit(cookie) if !sent(cookie))
         {
             return Ok(false);

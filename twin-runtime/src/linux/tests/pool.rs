@@ -62,6 +62,22 @@ fn what_a_copy_of_the_domains_shares_is_not_reclaimed() {
     assert_eq!((f.reclaim(&s.offsets), f.pool.free().0), (Ok(1), 1));
 }
 
+/// Who frees a lent `sk_buff` in the domain frees nothing of what is in it: the lender's reference is left.
+#[test]
+fn what_the_domain_freed_with_pages_in_it_waits_for_who_frees_those() {
+    let (mut f, s) = domain(1);
+    let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    let info = f.u64(skb + 200).expect("mapped") + u64::from(f.u32(skb + 192).expect("mapped"));
+    f.put_u32(skb + 220, 1).expect("mapped");
+    f.put_u8(info + s.offsets.info_nr_frags, 2).expect("mapped");
+    assert_eq!((f.reclaim(&s.offsets), f.pool.free().0), (Ok(0), 0));
+    f.put_u8(info + s.offsets.info_nr_frags, 0).expect("mapped");
+    f.put_u64(info + s.offsets.info_frag_list, SKBS).expect("mapped");
+    assert_eq!((f.reclaim(&s.offsets), f.pool.free().0), (Ok(0), 0));
+    f.put_u64(info + s.offsets.info_frag_list, 0).expect("mapped");
+    assert_eq!((f.reclaim(&s.offsets), f.pool.free().0), (Ok(1), 1));
+}
+
 /// However many there are, what the domain freed is found after some looks, and what was to be sent at the next one.
 #[test]
 fn what_the_domain_freed_is_reclaimed_in_portions() {
