@@ -374,15 +374,13 @@ void tandem_detach(struct twin *twin)
 void tandem_restart(struct twin *twin)
 {
 	struct net_device *dev = twin->dev;
-	int err;
 
 	if (twin->state != TANDEM_LOADED || twin->is_restarted || !tandem_is_disabled(twin) || !netif_running(dev))
 		return;
 	pr_warn("the twin of %s was aborted; the interface goes down and up\n", dev->name);
 	dev_close(dev);
-	err = dev_open(dev, NULL);
-	if (err)
-		pr_err("%s does not come up again: %d\n", dev->name, err);
+	if (dev_open(dev, NULL))
+		tandem_anew(dev);
 }
 
 /*

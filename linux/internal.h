@@ -141,6 +141,11 @@ int tandem_serve_begin(struct twin *twin);
 void tandem_serve_end(struct twin *twin);
 int tandem_call(struct twin *twin, const struct tandem_call *call);
 
+/* anew.c */
+int tandem_anew_init(void);
+void tandem_anew_exit(void);
+void tandem_anew(struct net_device *dev);
+
 /* damage.c */
 int tandem_damage(struct twin *twin);
 

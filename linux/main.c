@@ -182,6 +182,9 @@ static int __init tandem_init(void)
 	err = tandem_serve_init();
 	if (err)
 		return err;
+	err = tandem_anew_init();
+	if (err)
+		goto no_anew;
 	err = tandem_areas_init();
 	if (err)
 		goto no_areas;
@@ -198,6 +201,8 @@ no_device:
 no_notifier:
 	tandem_areas_exit();
 no_areas:
+	tandem_anew_exit();
+no_anew:
 	tandem_serve_exit();
 	return err;
 }
@@ -207,6 +212,7 @@ static void __exit tandem_exit(void)
 	misc_deregister(&tandem_device);
 	unregister_netdevice_notifier(&tandem_netdev_notifier);
 	tandem_areas_exit();
+	tandem_anew_exit();
 	tandem_serve_exit();
 }
 
