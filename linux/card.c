@@ -16,8 +16,8 @@
 
 /* More event channels no domain has. */
 #define MAX_PORTS (1U << 17)
-/* Longer than the hypervisor waits for what a twin waits for. */
-#define DETACH_SECONDS 10
+/* With half a millisecond between them this is longer than the hypervisor waits for what a twin waits for, also if the domain stands still. */
+#define DETACH_TRIES 20000
 /* A packet of a guest is as long as this at most, and is cut into so many segments at most. */
 #define LONGEST 65536
 #define MOST_SEGMENTS 256
@@ -336,11 +336,14 @@ out:
 static int take_card(struct twin *twin)
 {
 	struct twin_name name = { .twin = twin->number };
-	u64 end = ktime_get_ns() + DETACH_SECONDS * NSEC_PER_SEC;
-	int err;
+	u32 n;
+	int err = -EBUSY;
 
-	while ((err = twin_op(TWINOP_DETACH, &name)) == -EBUSY && ktime_get_ns() < end)
-		usleep_range(500, 1000);
+	for (n = 0; n < DETACH_TRIES && err == -EBUSY; n++) {
+		if (n)
+			usleep_range(500, 1000);
+		err = twin_op(TWINOP_DETACH, &name);
+	}
 	/* A twin that was disabled has no card any more. */
 	return err == -ENOENT ? 0 : err;
 }
@@ -350,19 +353,25 @@ void tandem_detach(struct twin *twin)
 	struct napi_struct *napi;
 	int err = take_card(twin);
 
-	if (err)
-		pr_err("twin %u cannot be detached: %d\n", twin->number, err);
+	if (err) {
+		pr_err("twin %u cannot be detached, and is unloaded: %d\n", twin->number, err);
+		tandem_end(twin);
+	}
 	tandem_serve_end(twin);
 	twin->state = TANDEM_LOADED;
 	twin->used_at = jiffies;
-	/* Work that the twin began the driver goes on with, interrupts of the card with it. What an aborted one has left it does not know. */
-	if (!tandem_is_disabled(twin)) {
+	/* Work that the twin began the driver goes on with, interrupts of the card with it. What one has left that ended in the middle it does not know. */
+	if (err) {
+		tandem_anew(twin->dev);
+	} else if (!tandem_is_disabled(twin)) {
 		local_bh_disable();
 		list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
 			napi_schedule(napi);
 		local_bh_enable();
 	}
 	enter_bridge(twin);
+	if (err)
+		tandem_forget(twin);
 	tandem_tell(twin);
 }
 

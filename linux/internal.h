@@ -103,6 +103,8 @@ static inline void tandem_tell(struct twin *twin)
 /* twin.c */
 int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image);
 void tandem_unload(struct twin *twin);
+void tandem_end(struct twin *twin);
+void tandem_forget(struct twin *twin);
 void tandem_stop_merging(struct twin *twin);
 int tandem_use(struct twin *twin);
 void tandem_stop_lro(struct twin *twin);

@@ -209,28 +209,40 @@ int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *of
 	return err;
 }
 
-/* Undoes what was done, whatever that is. */
-void tandem_unload(struct twin *twin)
+/* The hypervisor has the twin no more, nor its card, whatever that waits for. */
+void tandem_end(struct twin *twin)
 {
 	struct twin_name name = { .twin = twin->number };
 	int err;
 
+	/* If they do not come back nobody knows who has them. */
+	if (tandem_pool_recall(twin))
+		twin->pool.count = 0;
+	err = twin_op(TWINOP_UNLOAD, &name);
+	if (err)
+		pr_err("twin %u cannot be unloaded: %d\n", twin->number, err);
+}
+
+/* Nor has this module. */
+void tandem_forget(struct twin *twin)
+{
+	tandem_areas_put();
+	tandem_pool_free(&twin->pool);
+	twin->state = TANDEM_EMPTY;
+	merge_again(twin);
+	dev_put(twin->dev);
+	twin->dev = NULL;
+}
+
+/* Undoes what was done, whatever that is. */
+void tandem_unload(struct twin *twin)
+{
 	if (twin->state == TANDEM_ATTACHED)
 		tandem_detach(twin);
 	if (twin->state == TANDEM_LOADED) {
 		tandem_restart(twin);
-		/* If they do not come back nobody knows who has them. */
-		if (tandem_pool_recall(twin))
-			twin->pool.count = 0;
-		err = twin_op(TWINOP_UNLOAD, &name);
-		if (err)
-			pr_err("twin %u cannot be unloaded: %d\n", twin->number, err);
-		tandem_areas_put();
-		tandem_pool_free(&twin->pool);
-		twin->state = TANDEM_EMPTY;
-		merge_again(twin);
-		dev_put(twin->dev);
-		twin->dev = NULL;
+		tandem_end(twin);
+		tandem_forget(twin);
 	}
 }
 
