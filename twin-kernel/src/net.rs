@@ -2,6 +2,9 @@
 
 use crate::btf::Btf;
 use crate::{LiveKernel, Result};
+use std::ops::Range;
+
+const PAGE: u64 = 4096;
 
 /// A network interface and what hangs on it.
 #[derive(Debug, Clone, Default)]
@@ -81,17 +84,37 @@ fn describe(s: &impl LiveKernel, t: &Btf, dev: u64, irqs: &Interrupts<'_>) -> Re
     }
     let mac = at(dev + t.offset("net_device", "dev_addr")?)?;
     s.read(mac, &mut out.mac).ok_or("the station address is not mapped")?;
+    // The allocation is of more than half a page, so it has the page in which the private part begins to itself.
+    let own = dev..(out.private + 1).next_multiple_of(PAGE);
     for &number in irqs.numbers {
-        if let Some((handler, argument)) = irq_action(s, t, number, irqs)? {
+        let actions = irq_actions(s, t, number, irqs)?;
+        let chosen = if irqs.are_messages { actions.first().copied() } else { own_action(&actions, number, &own)? };
+        if let Some((handler, argument)) = chosen {
             out.irqs.push((number, handler, argument));
         }
     }
     Ok(out)
 }
 
-/// The handler of interrupt `number`. That of a message may be in a module that serves many drivers; a line others may share, so there it
-/// has to be in a module of the device's own drivers. The kernel keeps its descriptors in a radix tree, where the action is looked up.
-fn irq_action(s: &impl LiveKernel, t: &Btf, number: u32, irqs: &Interrupts<'_>) -> Result<Option<(u64, u64)>> {
+/// Of these handlers of one driver's on line `number`, each with its argument, that of the interface whose driver's data begin at `own`. Cards
+/// of one kind may share a line: then it is the one whose argument lies there. Errors: it is none, or several do.
+pub(crate) fn own_action(actions: &[(u64, u64)], number: u32, own: &Range<u64>) -> Result<Option<(u64, u64)>> {
+    if actions.len() < 2 {
+        return Ok(actions.first().copied());
+    }
+    let mut fitting = actions.iter().filter(|(_, argument)| own.contains(argument));
+    match (fitting.next(), fitting.next()) {
+        (Some(action), None) => Ok(Some(*action)),
+        _ => Err(format!(
+            "its driver has {} handlers on interrupt {number}, of several cards, and which of them is this card's is not known",
+            actions.len()
+        )),
+    }
+}
+
+/// The handlers of interrupt `number`, with their arguments. That of a message may be in a module that serves many drivers; a line others may share, so
+/// there it has to be in a module of the device's own drivers. The kernel keeps its descriptors in a radix tree, where the actions are looked up.
+fn irq_actions(s: &impl LiveKernel, t: &Btf, number: u32, irqs: &Interrupts<'_>) -> Result<Vec<(u64, u64)>> {
     let tree = s.symbol("irq_desc_tree").ok_or("no symbol irq_desc_tree")?;
     let read = |address: u64| s.read_int(address, 8).ok_or(format!("{address:#x} is not mapped"));
     let mut node = read(tree + t.offset("xarray", "xa_head")?)?;
@@ -102,8 +125,9 @@ fn irq_action(s: &impl LiveKernel, t: &Btf, number: u32, irqs: &Interrupts<'_>) 
         let shift = s.read_int(table, 1).ok_or("radix tree node not mapped")?;
         node = read(table + slots + (u64::from(number) >> shift & 63) * 8)?;
     }
+    let mut found = Vec::new();
     if node == 0 {
-        return Ok(None);
+        return Ok(found);
     }
     let mut action = read(node + t.offset("irq_desc", "action")?)?;
     for _ in 0..MOST_SHARED {
@@ -113,11 +137,11 @@ fn irq_action(s: &impl LiveKernel, t: &Btf, number: u32, irqs: &Interrupts<'_>) 
         let handler = read(action + t.offset("irqaction", "handler")?)?;
         let is_own = |module: &str| irqs.drivers.iter().any(|own| own == module);
         if irqs.are_messages || s.module_of(handler).is_some_and(is_own) {
-            return Ok(Some((handler, read(action + t.offset("irqaction", "dev_id")?)?)));
+            found.push((handler, read(action + t.offset("irqaction", "dev_id")?)?));
         }
         action = read(action + t.offset("irqaction", "next")?)?;
     }
-    Ok(None)
+    Ok(found)
 }
 
 /// More devices do not share an interrupt.

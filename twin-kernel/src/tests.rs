@@ -49,6 +49,21 @@ fn a_kernel_without_type_information_says_so() {
 }
 
 #[test]
+fn of_several_cards_on_a_line_each_has_its_own_handler() {
+    let own = 0x8000..0x9000;
+    let choose = |actions: &[(u64, u64)]| net::own_action(actions, 11, &own);
+    assert_eq!(choose(&[]), Ok(None));
+    assert_eq!(choose(&[(1, 0xf000)]), Ok(Some((1, 0xf000))), "where its argument is, is the driver's");
+    for argument in [0x8000, 0x89c0, 0x8fff] {
+        assert_eq!(choose(&[(1, 0x4000), (1, argument), (1, 0x9000)]), Ok(Some((1, argument))));
+    }
+    for none_or_several in [[(1, 0x4000), (1, 0x9000)], [(1, 0x8000), (2, 0x8000)]] {
+        let refused = choose(&none_or_several).expect_err("refused");
+        assert!(refused.contains("2 handlers on interrupt 11"), "{refused}");
+    }
+}
+
+#[test]
 fn a_module_that_is_not_loaded_has_no_text() {
     assert_eq!(driver::module(&small(), "e1000").map(|_| ()), Err("no module e1000 is loaded".into()));
 }
