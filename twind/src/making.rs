@@ -30,10 +30,20 @@ pub struct Found {
     pub live: Live,
     /// Its text.
     pub module: Module,
+    /// The modules of which it is.
+    names: Vec<String>,
     /// How its twin translates addresses.
     mode: Mode,
     /// Places of members of the kernel's structures, as the hypervisor wants them.
     offsets: Vec<u32>,
+}
+
+impl Found {
+    /// The driver's modules are where they were, and their text is the same. Errors: in words, if they are not.
+    fn is_as_found(&self) -> Result<(), String> {
+        self.names.iter().try_for_each(|name| self.kernel.check_place(name))?;
+        driver::check_same(&self.kernel, &self.module)
+    }
 }
 
 /// Finds the driver of the interface, for a twin of this mode. Errors: in words.
@@ -47,7 +57,7 @@ pub fn find(interface: &Interface, mode: Mode) -> Result<Found, String> {
     }
     let module = driver::modules(&kernel, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
     let offsets = offsets(&types)?;
-    Ok(Found { kernel, live, module, mode, offsets })
+    Ok(Found { kernel, live, module, names, mode, offsets })
 }
 
 /// Makes the twin of the driver that was found. Errors: in words.
@@ -55,6 +65,8 @@ pub fn make(found: &Found, interface: &str) -> Result<Output, String> {
     let begun = Instant::now();
     let output = image::make(&found.module, &options(found.mode))?;
     check_path(found, &output)?;
+    // Making it has taken a while, in which somebody may have loaded the driver anew.
+    found.is_as_found()?;
     println!("twind: {} of {interface}: {}", found.module.name, told(&output, begun));
     Ok(output)
 }
@@ -127,7 +139,8 @@ impl Ahead {
         }
         driver::check_same(&self.kernel, &self.module)?;
         let offsets = offsets(&self.types)?;
-        let found = Found { kernel: self.kernel, live, module: self.module, mode: self.mode, offsets };
+        let found =
+            Found { kernel: self.kernel, live, module: self.module, names: self.names, mode: self.mode, offsets };
         check_path(&found, &self.output)?;
         Ok((found, self.output))
     }
