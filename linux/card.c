@@ -292,6 +292,8 @@ int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
 		return -ENOENT;
 	if (twin->state == TANDEM_ATTACHED)
 		return -EBUSY;
+	if (wanted->ifindex != twin->dev->ifindex)
+		return -ENXIO;
 	if (!netif_running(twin->dev))
 		return -ENETDOWN;
 	if (!uplink)
@@ -451,6 +453,7 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 		case NETDEV_DOWN:
 		case NETDEV_CHANGEMTU:
 		case NETDEV_CHANGEUPPER:
+		case NETDEV_CHANGENAME:
 			tandem_tell(twin);
 			break;
 		case NETDEV_UNREGISTER:

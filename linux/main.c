@@ -100,7 +100,7 @@ static int attach_request(struct twin *twin, const void *request, size_t len)
 {
 	const struct tandem_attach *attach = request;
 
-	if (len != sizeof(*attach) || !attach->nr_irqs || attach->nr_irqs > TWIN_MAX_QUEUES || attach->pad)
+	if (len != sizeof(*attach) || !attach->nr_irqs || attach->nr_irqs > TWIN_MAX_QUEUES)
 		return -EINVAL;
 	return tandem_attach(twin, attach);
 }

@@ -121,8 +121,8 @@ static_assert(sizeof(struct twin_note) == 16);
  * Errors of a write: EINVAL for what makes no sense, and for an image that breaks a rule, which the status names; ENODEV if
  * there is no such interface, or it is gone; EOPNOTSUPP if it is no PCI device's; EEXIST if a twin is loaded; ENOENT if none is;
  * EDOM if there are too few per-CPU areas, of which the status says how many are needed; ENETDOWN for an interface that is down, ENOLINK
- * for one whose card has no link; EBUSY if it is attached; EAGAIN if its driver has other interrupts by now; EPERM to damage what
- * the module does not allow; ETIMEDOUT if the twin did not notice; others as the hypervisor gives them.
+ * for one whose card has no link; EBUSY if it is attached; EAGAIN if its driver has other interrupts by now, ENXIO if they are another
+ * interface's; EPERM to damage what the module does not allow; ETIMEDOUT if the twin did not notice; others as the hypervisor gives them.
  * Opening gives ENOSYS on another hypervisor.
  */
 enum tandem_command {
@@ -149,7 +149,8 @@ struct tandem_irq {
 };
 
 struct tandem_attach {
-	u32 command, vif, nr_irqs, pad;
+	u32 command, vif, nr_irqs;
+	u32 ifindex;		/* of the interface whose interrupts these are: others may have got its name */
 	struct tandem_irq irqs[TWIN_MAX_QUEUES];
 };
 static_assert(sizeof(struct tandem_attach) == 16 + 24 * TWIN_MAX_QUEUES);

@@ -195,7 +195,7 @@ impl Runs {
         }
         self.spent.on(Step::Load);
         // An image may lack what the card needs of it.
-        let attached = device.attach(self.arguments.vif, &self.found.live.net.irqs);
+        let attached = device.attach(self.arguments.vif, self.interface.number, &self.found.live.net.irqs);
         self.spent.on(Step::Attach);
         if let Err(refused) = attached {
             println!("faults: refused: {}", refused.why);

@@ -161,9 +161,9 @@ impl Device {
         })
     }
 
-    /// Gives the twin the card, whose interrupts these are.
-    pub fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), Refusal> {
-        let request = attach_request(vif, irqs).ok_or("the card has too many interrupts")?;
+    /// Gives the twin the card, whose interrupts these are, of the interface of this number.
+    pub fn attach(&mut self, vif: u32, interface: u32, irqs: &[Irq]) -> Result<(), Refusal> {
+        let request = attach_request(vif, interface, irqs).ok_or("the card has too many interrupts")?;
         self.write(&request).map_err(|error| not_attached(&error, vif))
     }
 
@@ -213,6 +213,7 @@ impl Device {
 
 const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
+const ENXIO: i32 = 6;
 const EAGAIN: i32 = 11;
 const EACCES: i32 = 13;
 const EBUSY: i32 = 16;
@@ -253,9 +254,9 @@ fn load_request(load: &Load<'_>) -> Option<Vec<u8>> {
     Some(request)
 }
 
-fn attach_request(vif: u32, irqs: &[Irq]) -> Option<Vec<u8>> {
+fn attach_request(vif: u32, interface: u32, irqs: &[Irq]) -> Option<Vec<u8>> {
     let mut request: Vec<u8> =
-        [ATTACH, vif, u32::try_from(irqs.len()).ok()?, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+        [ATTACH, vif, u32::try_from(irqs.len()).ok()?, interface].iter().flat_map(|word| word.to_le_bytes()).collect();
     for (number, handler, argument) in irqs {
         request.extend([*handler, *argument, u64::from(*number)].iter().flat_map(|word| word.to_le_bytes()));
     }
@@ -272,6 +273,7 @@ fn not_attached(error: &io::Error, vif: u32) -> Refusal {
     let why = match error.raw_os_error() {
         Some(ENETDOWN) => "the interface is down".into(),
         Some(ENOLINK) => "the interface has no link".into(),
+        Some(ENXIO) => "the interface has the name that another one had when the twin was loaded; `twinctl load` loads its".into(),
         Some(EAGAIN) => "its driver was given other interrupts just now".into(),
         Some(ENODEV) => format!("interface {vif} of this domain's is not the way out of the hypervisor's switch"),
         Some(ENOSYS) => "this hypervisor has no cards for twins".into(),
@@ -360,10 +362,10 @@ mod tests {
 
     #[test]
     fn a_request_to_attach_has_room_for_sixteen_interrupts() {
-        let request = attach_request(2, &[(30, 0x1000, 0x2000)]).expect("fits");
-        assert_eq!((request.len(), &request[..9]), (400, &[2, 0, 0, 0, 2, 0, 0, 0, 1][..]));
+        let request = attach_request(2, 7, &[(30, 0x1000, 0x2000)]).expect("fits");
+        assert_eq!((request.len(), &request[..13]), (400, &[2, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 7][..]));
         assert_eq!((request[17], request[25], request[32]), (0x10, 0x20, 30));
-        assert!(attach_request(0, &[(0, 0, 0); 17]).is_none());
+        assert!(attach_request(0, 0, &[(0, 0, 0); 17]).is_none());
     }
 
     #[test]
@@ -371,6 +373,7 @@ mod tests {
         let refused = |errno| not_attached(&io::Error::from_raw_os_error(errno), 3);
         let said = |errno| refused(errno).why;
         assert_eq!([ENETDOWN, ENOLINK].map(said), ["the interface is down", "the interface has no link"]);
+        assert!(said(ENXIO).contains("the name that another one had"));
         assert!(said(EAGAIN).contains("other interrupts"));
         assert!(said(ENODEV).contains("interface 3 of this domain's"));
         assert!(said(EPERM).starts_with("attaching the card: "));

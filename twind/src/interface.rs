@@ -13,6 +13,8 @@ use twin_kernel::net::Interrupts;
 pub struct Interface {
     /// Its name.
     pub name: String,
+    /// Its number, which no other interface gets when this one is renamed.
+    pub number: u32,
     /// The modules of the drivers: of the interface's device, and of those on which that stands, up to the PCI device.
     pub drivers: Vec<String>,
     /// The device's interrupts: the message-signalled ones if there are any, else the legacy one.
@@ -32,9 +34,9 @@ impl Interface {
             return Err(format!("`{name}` is no name of an interface"));
         }
         let interface = folder.join(name);
-        if !interface.exists() {
-            return Err(format!("there is no interface {name}"));
-        }
+        let no_interface = || format!("there is no interface {name}");
+        let number = fs::read_to_string(interface.join("ifindex")).map_err(|_| no_interface())?;
+        let number = number.trim().parse().map_err(|_| no_interface())?;
         let last = |link: PathBuf| Some(fs::read_link(link).ok()?.file_name()?.to_string_lossy().into_owned());
         let no_device = || format!("{name} is not the interface of a PCI device");
         let mut device = fs::canonicalize(interface.join("device")).map_err(|_| no_device())?;
@@ -63,7 +65,7 @@ impl Interface {
             let irq = fs::read_to_string(device.join("irq")).ok().and_then(|text| text.trim().parse().ok());
             irqs.push(irq.filter(|irq| *irq != 0).ok_or(format!("{name} has no interrupt"))?);
         }
-        Ok(Self { name: name.into(), drivers, irqs, are_messages })
+        Ok(Self { name: name.into(), number, drivers, irqs, are_messages })
     }
 
     /// The interrupts, for who looks for their handlers.
@@ -108,6 +110,9 @@ mod tests {
         let device = root.join("eth0/device");
         fs::create_dir_all(device.join("driver")).unwrap();
         fs::create_dir_all(root.join("lo")).unwrap();
+        for (name, number) in [("eth0", "5\n"), ("lo", "1\n")] {
+            fs::write(root.join(name).join("ifindex"), number).unwrap();
+        }
         let refused = |name: &str| Interface::below(&root, name).map(|_| ()).expect_err("refused");
         assert!(refused("eth1").contains("no interface eth1") && refused("../x").contains("no name"));
         assert!(refused("lo").contains("not the interface of a PCI device"));
@@ -121,6 +126,7 @@ mod tests {
         assert!(refused("eth0").contains("no interrupt"));
         fs::write(device.join("irq"), "28\n").unwrap();
         let legacy = Interface::below(&root, "eth0").unwrap();
+        assert_eq!(legacy.number, 5);
         assert_eq!((legacy.drivers, legacy.irqs, legacy.are_messages), (vec!["e1000".into()], vec![28], false));
         fs::create_dir_all(device.join("msi_irqs")).unwrap();
         for irq in ["31", "30"] {
@@ -132,6 +138,7 @@ mod tests {
         let above = device.join("virtio0");
         fs::create_dir_all(root.join("drivers/virtio_net")).unwrap();
         fs::create_dir_all(root.join("eth2")).unwrap();
+        fs::write(root.join("eth2/ifindex"), "6\n").unwrap();
         fs::create_dir_all(&above).unwrap();
         symlink("/sys/bus/virtio", above.join("subsystem")).unwrap();
         symlink(root.join("drivers/virtio_net"), above.join("driver")).unwrap();

@@ -25,6 +25,8 @@ pub fn translation(mode: Mode) -> Translation {
 pub struct Live {
     /// Name of the interface.
     name: String,
+    /// Its number when its interrupts were looked for.
+    number: u32,
     /// The modules of its drivers, if it was there when it was looked at.
     drivers: Vec<String>,
     device: Device,
@@ -42,7 +44,7 @@ impl Live {
 
     /// Of an interface that may not be there yet, whose driver's twin may have been made before. Errors: in words, if there is no module.
     pub fn of_any(name: &str, ahead: Option<Ahead>) -> Result<Self, String> {
-        Ok(Self { name: name.into(), drivers: Vec::new(), device: Device::open()?, found: None, ahead })
+        Ok(Self { name: name.into(), number: 0, drivers: Vec::new(), device: Device::open()?, found: None, ahead })
     }
 
     /// Finds the driver, and has its twin made if it was not. Errors: in words.
@@ -102,12 +104,13 @@ impl Driver for Live {
         let found = self.found.as_mut().ok_or("no twin is loaded")?;
         // They are asked for when an interface comes up.
         let interface = Interface::named(&self.name)?;
+        self.number = interface.number;
         found.live = driver::live(&found.kernel, &self.name, &interface.interrupts())?;
         Ok(found.live.net.irqs.clone())
     }
 
     fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), Refusal> {
-        self.device.attach(vif, irqs)
+        self.device.attach(vif, self.number, irqs)
     }
 
     fn detach(&mut self) -> Result<(), String> {
