@@ -225,12 +225,16 @@ static bool has_netpoll(const struct net_device *dev)
 /*
  * May the card be taken from who has the interface? A bridge of Linux has it back afterwards, but not in the VLANs in which it was. Others
  * (bonds, macvlans, Open vSwitch) do not let it go. A console that sends by it (netpoll) has the driver poll whenever it wants to, also while the
- * twin does.
+ * twin does. And one without a link takes nothing.
  */
-static int may_have(struct net_device *dev)
+int tandem_may_have(struct net_device *dev)
 {
 	struct net_device *master = netdev_master_upper_dev_get(dev);
 
+	if (!netif_running(dev))
+		return -ENETDOWN;
+	if (!netif_carrier_ok(dev))
+		return -ENOLINK;
 	if (has_netpoll(dev))
 		return -EADDRINUSE;
 	if (master && netif_is_bridge_master(master))
@@ -294,15 +298,11 @@ int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
 		return -EBUSY;
 	if (wanted->ifindex != twin->dev->ifindex)
 		return -ENXIO;
-	if (!netif_running(twin->dev))
-		return -ENETDOWN;
-	if (!uplink)
-		return -ENODEV;
-	if (!netif_carrier_ok(twin->dev))
-		return -ENOLINK;
-	err = may_have(twin->dev);
+	err = tandem_may_have(twin->dev);
 	if (err)
 		return err;
+	if (!uplink)
+		return -ENODEV;
 	lists = kzalloc(sizeof(*lists), GFP_KERNEL);
 	if (!lists)
 		return -ENOMEM;

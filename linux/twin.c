@@ -246,13 +246,6 @@ void tandem_unload(struct twin *twin)
 	}
 }
 
-static enum tandem_up up_of(const struct net_device *dev)
-{
-	if (!dev || !netif_running(dev))
-		return TANDEM_DOWN;
-	return netif_carrier_ok(dev) ? TANDEM_HAS_LINK : TANDEM_UP;
-}
-
 void tandem_fill_status(struct twin *twin)
 {
 	struct tandem_status *status = &twin->status;
@@ -261,7 +254,7 @@ void tandem_fill_status(struct twin *twin)
 	tandem_check(twin);
 	tandem_let_merge(twin);
 	status->state = twin->state;
-	status->up = up_of(twin->dev);
+	status->obstacle = twin->state == TANDEM_LOADED ? -tandem_may_have(twin->dev) : 0;
 	status->lent = twin->pool.count;
 	status->news = atomic_read(&twin->news);
 	status->stats = (struct twin_stats) { .twin = twin->number };

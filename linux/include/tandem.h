@@ -166,11 +166,10 @@ static_assert(sizeof(struct tandem_call) == 64);
 
 enum tandem_state { TANDEM_EMPTY, TANDEM_LOADED, TANDEM_ATTACHED };
 
-/* How far the interface is. */
-enum tandem_up { TANDEM_DOWN, TANDEM_UP, TANDEM_HAS_LINK };
-
 struct tandem_status {
-	u32 state, up, areas;
+	u32 state;
+	u32 obstacle;		/* the error that attaching the card would give for what the interface is just now, or 0 */
+	u32 areas;
 	u32 lent;		/* buffers */
 	u32 rule, offset;	/* of the image that was refused last */
 	u32 reason, steps;	/* how the last call ended */

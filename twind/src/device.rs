@@ -18,10 +18,6 @@ const CALL: u32 = 4;
 const LOOK: u32 = 5;
 const DAMAGE: u32 = 6;
 
-/// How far an interface is: between them is one that is up.
-const DOWN: u32 = 0;
-const HAS_LINK: u32 = 2;
-
 const O_NONBLOCK: i32 = 0o4000;
 
 /// Interrupts in an attachment.
@@ -70,10 +66,8 @@ pub enum State {
 pub struct Status {
     /// Where it is.
     pub state: State,
-    /// The interface is up.
-    pub is_up: bool,
-    /// And its card has a link.
-    pub has_link: bool,
+    /// What keeps a twin that is loaded from the card just now, as the module numbers errors; 0: nothing that is seen without trying.
+    pub obstacle: i32,
     /// The twin, as the hypervisor tells: `flags` apart.
     pub stats: TwinStats,
     /// It is disabled.
@@ -90,6 +84,31 @@ pub struct Status {
     pub call: Call,
     /// Kernel functions that it had called, and how often; 0 stands for all that are not listed.
     pub called: Vec<(u64, u64)>,
+}
+
+impl Status {
+    /// The interface is down.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.obstacle == ENETDOWN
+    }
+
+    /// Its card has no link.
+    #[must_use]
+    pub fn has_no_link(&self) -> bool {
+        self.obstacle == ENOLINK
+    }
+
+    /// What keeps a twin from the card of this interface, in words. `None`: nothing that is seen without trying.
+    #[must_use]
+    pub fn obstacle(&self, interface: &str) -> Option<String> {
+        match self.obstacle {
+            0 => None,
+            ENETDOWN => Some(format!("{interface} is down")),
+            ENOLINK => Some(format!("{interface} has no link")),
+            errno => Some(not_attached(&io::Error::from_raw_os_error(errno), 0).why),
+        }
+    }
 }
 
 /// Why the card is not attached.
@@ -224,12 +243,14 @@ const ENOSPC: i32 = 28;
 const EDOM: i32 = 33;
 const ENOMEM: i32 = 12;
 const ENOSYS: i32 = 38;
-const ENOLINK: i32 = 67;
+/// One whose card has no link.
+pub const ENOLINK: i32 = 67;
 const EUSERS: i32 = 87;
 const EMSGSIZE: i32 = 90;
 const EOPNOTSUPP: i32 = 95;
 const EADDRINUSE: i32 = 98;
-const ENETDOWN: i32 = 100;
+/// An interface that is down.
+pub const ENETDOWN: i32 = 100;
 const ETIMEDOUT: i32 = 110;
 
 impl AsFd for Device {
@@ -295,7 +316,6 @@ fn parse_status(bytes: &[u8; STATUS_BYTES]) -> Option<Status> {
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let state = *[State::Empty, State::Loaded, State::Attached].get(word(0)? as usize)?;
-    let up = word(4).filter(|up| (DOWN..=HAS_LINK).contains(up))?;
     let rule = word(16)?;
     let mut called = Vec::new();
     for n in 0..FUNCTIONS {
@@ -328,8 +348,7 @@ fn parse_status(bytes: &[u8; STATUS_BYTES]) -> Option<Status> {
     };
     Some(Status {
         state,
-        is_up: up != DOWN,
-        has_link: up == HAS_LINK,
+        obstacle: i32::try_from(word(4)?).ok()?,
         is_disabled: stats.disabled != 0,
         areas: word(8)?,
         lent: word(12)?,
@@ -393,11 +412,13 @@ mod tests {
         let TwinStats { twin, functions, disabled, aborts, .. } = status.stats;
         assert_eq!((twin, functions, disabled, aborts), (7, 158, 1, 2));
         assert_eq!((status.call.reason, status.call.result, status.called), (3, 5, vec![(0x42, 3)]));
-        let up = |up| {
-            bytes[4] = up;
-            parse_status(&bytes).map(|status| (status.is_up, status.has_link))
-        };
-        assert_eq!([0, 1, 2, 3].map(up), [Some((false, false)), Some((true, false)), Some((true, true)), None]);
+        let obstacle = |status: Option<Status>| status.and_then(|status| status.obstacle("eth0"));
+        for (errno, words) in [(0, None), (ENETDOWN, Some("eth0 is down")), (ENOLINK, Some("eth0 has no link"))] {
+            bytes[4] = u8::try_from(errno).unwrap();
+            assert_eq!(obstacle(parse_status(&bytes)).as_deref(), words);
+        }
+        bytes[4] = u8::try_from(EXDEV).unwrap();
+        assert!(obstacle(parse_status(&bytes)).unwrap().contains("filters VLANs"));
         (bytes[0], bytes[4]) = (3, 0);
         assert_eq!(parse_status(&bytes), None);
     }

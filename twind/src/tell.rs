@@ -78,8 +78,7 @@ mod tests {
         let call = Call { reason: 0, result: 0, detail: 0, original: 0 };
         let mut status = Status {
             state: State::Loaded,
-            is_up: true,
-            has_link: true,
+            obstacle: 0,
             is_disabled: true,
             stats,
             areas: 0,

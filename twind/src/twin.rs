@@ -237,11 +237,12 @@ impl<D: Driver> Twin<D> {
         let result = match (status.state, is_wanted) {
             (State::Attached, true) => Ok(()),
             (State::Attached, false) => self.driver.detach(),
-            _ if !status.is_up => Err(format!("{} is down", self.told.interface)),
-            (_, true) if !status.has_link => Err(format!("{} has no link", self.told.interface)),
-            (_, true) if !self.rest.is_over(status.news, Instant::now()) => return,
-            (_, true) => self.try_to_attach(status.news),
-            (_, false) => Ok(()),
+            _ => match status.obstacle(&self.told.interface).filter(|_| is_wanted || status.is_down()) {
+                Some(why) => Err(why),
+                None if !is_wanted => Ok(()),
+                None if !self.rest.is_over(status.news, Instant::now()) => return,
+                None => self.try_to_attach(status.news),
+            },
         };
         match result {
             Ok(()) if is_wanted => self.set_said(None, "attached".into()),

@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Barrier;
 use std::time::Duration;
 use twin_abi::op::TwinStats;
-use twind::device::Call;
+use twind::device::{Call, ENETDOWN, ENOLINK};
 
 /// What there is in the kernel and in the hypervisor.
 struct Fake {
     state: State,
     is_up: bool,
+    /// What else keeps a twin from the card.
+    obstacle: i32,
     has_link: Arc<AtomicBool>,
     is_there: bool,
     is_disabled: bool,
@@ -53,11 +55,16 @@ impl Driver for Fake {
     fn status(&mut self) -> Result<Status, String> {
         let stats = TwinStats { twin: 3, functions: 7, disabled: self.is_disabled.into(), ..TwinStats::default() };
         let call = Call { reason: 0, result: 0, detail: 0, original: 0 };
-        let (state, is_up, has_link) = (self.state, self.is_up, self.is_up && self.has_link.load(Ordering::Relaxed));
+        let state = self.state;
+        let obstacle = match (self.is_up, self.has_link.load(Ordering::Relaxed)) {
+            _ if state != State::Loaded => 0,
+            (false, _) => ENETDOWN,
+            (true, false) => ENOLINK,
+            (true, true) => self.obstacle,
+        };
         Ok(Status {
             state,
-            is_up,
-            has_link,
+            obstacle,
             is_disabled: self.is_disabled,
             stats,
             areas: 0,
@@ -137,6 +144,7 @@ fn twin(wanted: Mode) -> Twin<Fake> {
     let fake = Fake {
         state,
         is_up,
+        obstacle: 0,
         has_link: Arc::new(true.into()),
         is_there,
         is_disabled,
@@ -305,6 +313,23 @@ fn one_that_cannot_be_loaded_keeps_no_other_from_it_and_is_tried_again() {
         twin.driver.refuses = Some("none at all");
     });
     assert_eq!(load_all(&mut both), Err("none at all".into()));
+}
+
+/// Nor is it waited for when it is gone.
+#[test]
+fn what_is_seen_to_be_in_the_way_is_not_tried() {
+    const EXDEV: i32 = 18;
+    let mut twin = twin(Mode::TwinMirror);
+    twin.driver.obstacle = EXDEV;
+    twin.serve(Command::Load).unwrap_err();
+    for _ in 0..3 {
+        twin.look().unwrap();
+        assert_eq!((told(&twin), twin.driver.attaches), (LOADED, 0));
+        assert!(twin.told.why.as_ref().unwrap().contains("filters VLANs"));
+    }
+    twin.driver.obstacle = 0;
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.driver.attaches), (ATTACHED, 1));
 }
 
 #[test]
