@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use twind::device::{Irq, Refusal, State, Status};
 
 mod rest;
@@ -90,6 +90,9 @@ fn kind_of(mode: Mode) -> Option<Mode> {
     (mode != Mode::Vm).then_some(mode)
 }
 
+/// A link takes about three seconds.
+const LINK: Duration = Duration::from_secs(5);
+
 /// See the module.
 pub struct Twin<D> {
     driver: D,
@@ -105,6 +108,10 @@ pub struct Twin<D> {
     is_due: bool,
     /// What has failed is not tried again yet.
     rest: Rest,
+    /// Its card had no link when it was looked at last.
+    has_no_link: bool,
+    /// For so long who asks for the twin waits for that link.
+    patience: Duration,
     /// What is told.
     told: told::Twin,
     shared: Arc<Mutex<told::Twin>>,
@@ -140,6 +147,8 @@ impl<D: Driver> Twin<D> {
             kind,
             is_due: false,
             rest: Rest::default(),
+            has_no_link: false,
+            patience: LINK,
             told,
             shared,
         }
@@ -207,7 +216,19 @@ impl<D: Driver> Twin<D> {
             self.strive(&status);
             status = self.driver.status()?;
         }
+        self.has_no_link = self.is_loaded && status.has_no_link();
         self.tell(&status);
+        Ok(())
+    }
+
+    /// A link that is just being negotiated, as after an abort, is there soon.
+    fn wait_for_link(&mut self) -> Result<(), String> {
+        const LOOK: Duration = Duration::from_millis(50);
+        let end = Instant::now() + self.patience;
+        while self.has_no_link && Instant::now() < end {
+            std::thread::sleep(LOOK);
+            self.look()?;
+        }
         Ok(())
     }
 
@@ -372,6 +393,9 @@ impl<D: Driver> Twin<D> {
         }
         self.look()?;
         done?;
+        if matches!(command, Command::Load | Command::Mode(Mode::TwinMirror | Mode::TwinStlb)) {
+            self.wait_for_link()?;
+        }
         match (command, &self.told.why) {
             (Command::Load | Command::Mode(Mode::TwinMirror | Mode::TwinStlb), Some(why)) => Err(why.clone()),
             _ => Ok(()),
@@ -434,7 +458,7 @@ impl<D: Driver + AsFd + Send + 'static> Twin<D> {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
                 println!("twind: {}cannot wait: {error}", self.label);
-                std::thread::sleep(std::time::Duration::from_secs(1));
+                std::thread::sleep(Duration::from_secs(1));
             }
         }
     }

@@ -6,7 +6,6 @@ use control::told::{Aborted, Upcall};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Barrier;
-use std::time::Duration;
 use twin_abi::op::TwinStats;
 use twind::device::{Call, ENETDOWN, ENOLINK};
 
@@ -160,7 +159,7 @@ fn twin(wanted: Mode) -> Twin<Fake> {
         mode: Mode::Vm,
         file: (file, Some(other)),
     };
-    Twin::new(fake, "eth0", 2, wanted, String::new())
+    Twin { patience: Duration::ZERO, ..Twin::new(fake, "eth0", 2, wanted, String::new()) }
 }
 
 fn loaded(wanted: Mode) -> Twin<Fake> {
@@ -351,6 +350,21 @@ fn what_has_failed_is_tried_again_at_once_if_there_is_news_or_somebody_asks() {
     assert_eq!(tried(&mut |twin| (twin.driver.attach_fails, twin.driver.is_no_way_out) = (false, true)), 0);
     assert_eq!(tried(&mut |twin| twin.driver.news += 1), 1);
     assert_eq!([tried(&mut |_| ()), tried(&mut |_| ()), tried(&mut |twin| twin.driver.is_no_way_out = false)], [1; 3]);
+    assert_eq!(told(&twin), ATTACHED);
+}
+
+#[test]
+fn who_asks_for_a_twin_waits_for_a_link_that_is_there_soon() {
+    let mut twin = Twin { patience: Duration::from_secs(60), ..twin(Mode::TwinMirror) };
+    let link = Arc::clone(&twin.driver.has_link);
+    link.store(false, Ordering::Relaxed);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            link.store(true, Ordering::Relaxed);
+        });
+        twin.serve(Command::Load).unwrap();
+    });
     assert_eq!(told(&twin), ATTACHED);
 }
 
