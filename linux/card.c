@@ -430,6 +430,7 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 			tandem_detach(twin);
 		if (twin->dev != dev)
 			continue;
+		/* Who takes the interface out of a bridge or a bond may be about to put it into another one: what is seen each second will do for that. */
 		switch (event) {
 		case NETDEV_GOING_DOWN:
 		case NETDEV_PRECHANGEMTU:
@@ -452,7 +453,6 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 		case NETDEV_UP:
 		case NETDEV_DOWN:
 		case NETDEV_CHANGEMTU:
-		case NETDEV_CHANGEUPPER:
 		case NETDEV_CHANGENAME:
 			tandem_tell(twin);
 			break;
