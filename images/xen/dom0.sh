@@ -37,12 +37,18 @@ job_bridge() {
 	say "bridge ok nic=$1"
 }
 
-# xl:GROUP[:ARGUMENT...]: the checks of /xen/tests/GROUP.sh
+# xl:GROUP[:ARGUMENT...]: the checks of /xen/tests/GROUP.sh. They are over if bash has come to the file's end (or to a `return`): one that died says nothing.
 job_xl() {
 	group=$1
 	shift
-	bash -c '. /xen/lib.sh; . "$0"' /xen/tests/$group.sh "$@"
-	say "group $group over uptime=$(cut -d' ' -f1 /proc/uptime)"
+	rm -f /tmp/over
+	bash -c '. /xen/lib.sh; . "$0"; : > /tmp/over' /xen/tests/$group.sh "$@"
+	status=$?
+	if [ -e /tmp/over ]; then
+		say "group $group over uptime=$(cut -d' ' -f1 /proc/uptime)"
+	else
+		say "group $group FAIL its shell has ended before its checks: status $status"
+	fi
 }
 
 # show:MIB: what `./tandem run` shows of guests

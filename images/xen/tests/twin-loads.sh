@@ -12,7 +12,7 @@ check without-the-module refuses 'load the kernel module' '--interface eth0'
 check the-module-is-loaded in_guest dd 30 job_twin_module
 if ! xl info | grep -q '^xen_extra.*tandem'; then
 	check another-hypervisor refuses 'this hypervisor is not Tandem' '--interface eth0'
-	exit
+	return
 fi
 check without-an-interface refuses 'usage: twind' ''
 check an-interface-that-is-not-there refuses 'there is no interface eth7' '--interface eth7'

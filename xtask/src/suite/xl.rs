@@ -216,9 +216,10 @@ fn verdict(outcome: &Outcome, ending: &Ending, provoked: &[&str]) -> Result<Stri
     }
     clean_but(outcome, ending, &[PROVOKED, provoked].concat())?;
     let count = |kind: &str| reports(outcome).filter(|r| r.starts_with(kind)).count();
-    let lacking = count("check lacking ");
+    let (ok, lacking) = (count("check ok "), count("check lacking "));
+    ensure!(ok + lacking > 0, "nothing was checked (log {})", relative(&outcome.log));
     let said = if lacking == 0 { String::new() } else { format!(", {lacking} known to be missing") };
-    Ok(format!("{} checks{said}", count("check ok ")))
+    Ok(format!("{ok} checks{said}"))
 }
 
 #[cfg(test)]
@@ -234,6 +235,68 @@ mod tests {
         let outcome = Outcome { ending: Ending::PowerOff, lines, log: "x.log".into() };
         assert!(verdict(&outcome, &Ending::PowerOff, &["crashed"]).unwrap_err().to_string().contains(LINE));
         assert_eq!(verdict(&outcome, &Ending::PowerOff, STOPPED).unwrap(), "1 checks");
+    }
+
+    #[test]
+    fn a_group_without_a_check_or_whose_shell_has_ended_fails() {
+        let said = |lines: &[&str]| {
+            let lines = lines.iter().map(|line| format!("TANDEM: {line}")).collect();
+            verdict(&Outcome { ending: Ending::PowerOff, lines, log: "x.log".into() }, &Ending::PowerOff, &[])
+        };
+        const DIED: &str = "group x FAIL its shell has ended before its checks: status 139";
+        assert_eq!(
+            said(&["check ok a", "check lacking b: c", "group x over"]).unwrap(),
+            "1 checks, 1 known to be missing"
+        );
+        assert!(said(&["group x over"]).unwrap_err().to_string().contains("nothing was checked"));
+        assert!(said(&["check ok a", DIED]).unwrap_err().to_string().contains(DIED));
+    }
+
+    /// What `job_xl` of `images/xen/dom0.sh` says of a file of checks with these lines.
+    fn job_xl(checks: &str) -> String {
+        let jobs = include_str!("../../../images/xen/dom0.sh");
+        let start = jobs.find("\njob_xl() {\n").unwrap();
+        let job = jobs[start..].split_inclusive("\n}\n").next().unwrap();
+        let dir = host::target("logs").unwrap().join(format!("job.{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("tests")).unwrap();
+        std::fs::write(dir.join("lib.sh"), "say() { echo \"$*\"; }\n").unwrap();
+        std::fs::write(dir.join("tests/x.sh"), checks).unwrap();
+        let job = job.replace("/xen/", &format!("{}/", dir.display()));
+        let job = job.replace("/tmp/over", &dir.join("over").display().to_string());
+        // The init program's shell has it from another file.
+        let text = format!("say() {{ echo \"$*\"; }}\n{job}\ncd '{}' && job_xl x one", dir.display());
+        let said = host::output(Command::new("sh").args(["-c", &text])).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        said.split(" uptime=").next().unwrap().trim().into()
+    }
+
+    #[test]
+    fn a_group_is_over_if_its_shell_has_come_to_the_end() {
+        assert_eq!(job_xl("say $1\n"), "one\ngroup x over");
+        assert_eq!(job_xl("say $1\nfalse\n"), "one\ngroup x over", "its last command may fail");
+        assert_eq!(job_xl("return\nsay $1\n"), "group x over");
+        let ended = |status: u32| format!("group x FAIL its shell has ended before its checks: status {status}");
+        assert_eq!(job_xl("kill -9 $$\nsay $1\n"), ended(137));
+        assert_eq!(job_xl("say $1\nexit\n"), format!("one\n{}", ended(0)));
+        assert!(job_xl(": ${nothing:?}\nsay $1\n").contains("x FAIL"));
+    }
+
+    #[test]
+    fn bash_can_read_every_file_of_checks() {
+        let mut dirs = vec![host::root().join("images/xen")];
+        let mut files = 0;
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    dirs.push(path);
+                } else if path.extension().is_some_and(|ext| ext == "sh") {
+                    host::output(Command::new("bash").arg("-n").arg(&path)).unwrap();
+                    files += 1;
+                }
+            }
+        }
+        assert!(files > 50, "{files}");
     }
 
     /// Functions of `images/xen/lib.sh`, at a guest that says `answer` to everything.
