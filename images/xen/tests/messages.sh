@@ -75,19 +75,21 @@ check the-driver-begins-anew anew
 check the-outside-answers-again outside_answers u1 60
 same it-has-them-again $((2 * cpus)) "$(queues)"
 # The driver is told to use one queue, and two again: each time it makes its polls and interrupts anew, and tells nobody. The twin has the new ones.
-passed_on_by_linux() { in_dd 20 'cat /sys/devices/vif-*/net/*/statistics/tx_packets' | awk '/^[0-9]+/ { sum += $1 } END { print sum + 0 }'; }
-linux_passes_on() {
-	local before=$(passed_on_by_linux) after
+passed_on_by_linux() { in_dd 20 'cat /sys/devices/vif-*/net/*/statistics/tx_packets' | awk '/^[0-9]+/ { sum += $1; n++ } END { if (!n) exit 1; print sum }'; }
+# the_twin_receives COMMAND...: the command succeeds, and next to nothing of what comes in meanwhile goes by Linux. Who is not told how much that is knows nothing.
+the_twin_receives() {
+	local before after
+	before=$(passed_on_by_linux) || { echo 'no count before'; return 1; }
 	"$@" || return 1
-	after=$(passed_on_by_linux)
+	after=$(passed_on_by_linux) || { echo 'no count after'; return 1; }
 	echo "$before packets before, $after after"
-	[ $((after - before)) -gt 500 ]
+	[ $after -ge $before ] && [ $((after - before)) -le 500 ]
 }
 for n in 1 $cpus; do
 	check it-is-to-use-$n in_dd 30 "ethtool -L eth0 combined $n && wait_for 20 grep -q 1 /sys/class/net/eth0/carrier"
 	check the-outside-answers-with-$n outside_answers u1 60
 	check by-its-twin-with-$n wait_for 60 by_twin
-	check the-twin-receives-with-$n eval '! linux_passes_on streams get'
+	check the-twin-receives-with-$n the_twin_receives streams get
 done
 check by-all-queues-again use_queues rx streams get
 check no-access-was-stopped no_dma_stopped

@@ -299,13 +299,46 @@ mod tests {
         assert!(files > 50, "{files}");
     }
 
+    /// A function of a file of bash, which may be one line.
+    fn function<'a>(file: &'a str, name: &str) -> &'a str {
+        let text = &file[file.find(&format!("\n{name}() {{")).unwrap()..];
+        let line = text[1..].split_inclusive('\n').next().unwrap();
+        if line.ends_with("}\n") {
+            line
+        } else {
+            text.split_inclusive("\n}\n").next().unwrap()
+        }
+    }
+
+    #[test]
+    fn a_twin_receives_if_the_streams_came_and_linux_passed_few_on() {
+        let file = include_str!("../../../images/xen/tests/messages.sh");
+        let [count, receives] = ["passed_on_by_linux", "the_twin_receives"].map(|name| function(file, name));
+        let dir = host::target("logs").unwrap().join(format!("twin.{}", std::process::id()));
+        // What is counted before and after the streams, and how they end.
+        let is_so = |before: &str, after: &str, streams: &str| {
+            std::fs::create_dir_all(&dir).unwrap();
+            for (name, said) in [("answer", before), ("next", after)] {
+                std::fs::write(dir.join(name), said).unwrap();
+            }
+            let asked = format!("cd '{}'; in_dd() {{ cat answer; mv next answer; }}", dir.display());
+            let text =
+                format!("{asked}\n{count}\n{receives}\nthe_twin_receives {streams} > said && echo yes || echo no");
+            let said = host::output(Command::new("bash").args(["-c", &text])).unwrap();
+            std::fs::remove_dir_all(&dir).unwrap();
+            said == "yes\n"
+        };
+        assert!(is_so("700\n40\n", "[ 1.0] a line of the kernel's\n900\n40\n", "true"));
+        assert!(!is_so("700\n40\n", "9000\n40\n", "true"), "Linux has passed them on");
+        assert!(!is_so("700\n40\n", "700\n40\n", "false"), "the streams failed");
+        assert!(!is_so("no answer from dd\n", "700\n", "true"));
+        assert!(!is_so("700\n", "", "true"));
+        assert!(!is_so("700\n", "30\n", "true"), "it counts something else");
+    }
+
     /// Functions of `images/xen/lib.sh`, at a guest that says `answer` to everything.
     fn in_bash(answer: &str, script: &str) -> String {
         let library = include_str!("../../../images/xen/lib.sh");
-        let function = |name: &str| {
-            let start = library.find(&format!("\n{name}() {{\n")).unwrap();
-            library[start..].split_inclusive("\n}\n").next().unwrap()
-        };
         let dir =
             host::target("logs").unwrap().join(format!("lib.{}.{:?}", std::process::id(), std::thread::current().id()));
         std::fs::create_dir_all(&dir).unwrap();
@@ -316,7 +349,7 @@ mod tests {
             tty.display()
         );
         std::fs::write(&log, "").unwrap();
-        let text = format!("{guest}\n{}{}{script}", function("in_guest"), function("said"));
+        let text = format!("{guest}\n{}{}{script}", function(library, "in_guest"), function(library, "said"));
         let said = host::output(Command::new("bash").args(["-c", &text])).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
         said
