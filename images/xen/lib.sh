@@ -121,6 +121,11 @@ said() {
 	[ $status != 2 ] && grep -q "$words" <<< "$out"
 }
 
+# streams_ok COUNT NAME SECONDS COMMAND...: so many streams of the commands in the guest are right. `said` would be content with one of them.
+streams_ok() {
+	said "^right $1\$" $2 $3 "{ ${*:4}; } > /tmp/right; cat /tmp/right; echo right \$(grep -c '^tcp ok' /tmp/right)"
+}
+
 # free_kib: what the hypervisor has free
 free_kib() { hvmem 0 | sed 's/.*free_kib=\([0-9]*\).*/\1/'; }
 

@@ -34,7 +34,7 @@ check page-from-outside said 'a page from outside' d1 20 'wget -q -O - http://10
 check page-from-the-other-guest said 'page of d2' d1 20 'wget -q -O - http://10.9.0.4/'
 all_at_once() {
 	in_guest d2 $((60 + few * 4)) "(tcptest get 10.9.0.1 $few; tcptest put 10.9.0.2 $few) > /tmp/streams &"
-	said 'tcp ok' d1 $((60 + few * 4)) "tcptest put 10.9.0.4 $few; tcptest get 10.9.0.1 $few" || return 1
+	streams_ok 2 d1 $((60 + few * 4)) "tcptest put 10.9.0.4 $few; tcptest get 10.9.0.1 $few" || return 1
 	said '^2$' d2 $((60 + few * 4)) 'wait_for 60 grep -q "tcp .* put" /tmp/streams; grep -c "tcp ok" /tmp/streams'
 }
 check streams-at-the-same-time all_at_once

@@ -61,7 +61,7 @@ back() {
 	done
 }
 streams() {
-	said 'tcp ok' u1 $((60 + mib * 8)) "tcptest put 10.9.0.4 $mib; tcptest get 10.9.0.1 $mib" &&
+	streams_ok 2 u1 $((60 + mib * 8)) "tcptest put 10.9.0.4 $mib; tcptest get 10.9.0.1 $mib" &&
 		said 'net ok' u2 $((60 + mib * 8)) "nettest eth0 10.9.0.1 $mib 64"
 }
 

@@ -39,7 +39,7 @@ in_guest u2 10 '(tcptest serve > /dev/null 2>&1 &); (nettest serve > /dev/null 2
 check packets-guest-to-guest said 'net ok' u1 $((60 + few * 8)) "nettest eth0 10.9.0.4 $few 64"
 all_at_once() {
 	in_guest u2 $((60 + few * 4)) "(tcptest get 10.9.0.1 $few; tcptest put 10.9.0.1 $few) > /tmp/streams &"
-	said 'tcp ok' u1 $((60 + few * 8)) "tcptest put 10.9.0.4 $few; tcptest get 10.9.0.1 $few" || return 1
+	streams_ok 2 u1 $((60 + few * 8)) "tcptest put 10.9.0.4 $few; tcptest get 10.9.0.1 $few" || return 1
 	said '^2$' u2 $((60 + few * 8)) 'wait_for 60 grep -q "tcp .* put" /tmp/streams; grep -c "tcp ok" /tmp/streams'
 }
 check streams-at-the-same-time all_at_once

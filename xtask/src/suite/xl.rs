@@ -225,6 +225,7 @@ fn verdict(outcome: &Outcome, ending: &Ending, provoked: &[&str]) -> Result<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
     use std::process::Command;
 
     #[test]
@@ -281,22 +282,62 @@ mod tests {
         assert!(job_xl(": ${nothing:?}\nsay $1\n").contains("x FAIL"));
     }
 
-    #[test]
-    fn bash_can_read_every_file_of_checks() {
+    /// All files of bash that run in domain 0, with their paths.
+    fn files() -> Vec<(PathBuf, String)> {
         let mut dirs = vec![host::root().join("images/xen")];
-        let mut files = 0;
+        let mut files = Vec::new();
         while let Some(dir) = dirs.pop() {
             for entry in std::fs::read_dir(dir).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
                     dirs.push(path);
                 } else if path.extension().is_some_and(|ext| ext == "sh") {
-                    host::output(Command::new("bash").arg("-n").arg(&path)).unwrap();
-                    files += 1;
+                    let text = std::fs::read_to_string(&path).unwrap();
+                    files.push((path, text));
                 }
             }
         }
-        assert!(files > 50, "{files}");
+        assert!(files.len() > 50, "{}", files.len());
+        files
+    }
+
+    #[test]
+    fn bash_can_read_every_file_of_checks() {
+        for (path, _) in files() {
+            host::output(Command::new("bash").arg("-n").arg(&path)).unwrap();
+        }
+    }
+
+    #[test]
+    fn of_several_streams_not_one_is_enough() {
+        for (path, text) in files() {
+            let has_several = |said: &str| said.matches("tcptest ").count() > 1;
+            let doubtful = |line: &&str| line.split("said 'tcp ok'").skip(1).any(has_several);
+            assert_eq!(text.lines().find(doubtful), None, "{}: see streams_ok", path.display());
+        }
+    }
+
+    #[test]
+    fn streams_are_counted() {
+        let library = include_str!("../../../images/xen/lib.sh");
+        let [said, streams] = ["said", "streams_ok"].map(|name| function(library, name));
+        let dir = host::target("logs").unwrap().join(format!("streams.{}", std::process::id()));
+        let is_so = |put: &str, get: &str| {
+            std::fs::create_dir_all(&dir).unwrap();
+            // The guest's shell, in a place of its own, where a stream is a word and how it ends.
+            let guest = format!(
+                "in_guest() {{ cd '{}'; shift 2; tcptest() {{ echo \"tcp $*\"; }}; eval \"$*\"; }}",
+                dir.display()
+            );
+            let text = format!("{guest}\n{said}\n{streams}\nstreams_ok 2 g 1 'tcptest {put}; tcptest {get}' > /dev/null && echo yes || echo no");
+            let text = text.replace("/tmp/right", "right");
+            let said = host::output(Command::new("bash").args(["-c", &text])).unwrap();
+            std::fs::remove_dir_all(&dir).unwrap();
+            said == "yes\n"
+        };
+        assert!(is_so("ok put blocks=32", "ok get blocks=32"));
+        assert!(!is_so("ok put blocks=32", "FAIL not all blocks were right at block 2"));
+        assert!(!is_so("FAIL not all blocks were right at block 2", "ok get blocks=32"));
     }
 
     /// A function of a file of bash, which may be one line.
