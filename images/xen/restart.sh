@@ -3,7 +3,7 @@
 #
 #   crash CAUSE outage=MS from=MS lost=N wrong=N errors=N resent=N reinit=MS | what tandemd says of it
 #
-# CAUSE is one of dying.sh's; resent is of the segments that the guest's TCP has sent since the line before, if the driver domain is the way out.
+# outage and from are `none` if none was as long as what the load calls a gap. CAUSE is one of dying.sh's; resent is of the segments that the guest's TCP has sent since the line before, if the driver domain is the way out.
 #
 # WAY: fresh, standby if another one waits, kept if moreover the link is kept, snapshot if it is rolled back, or turns if both. MODE: vm, or twin-mirror if the way out is its driver's twin.
 driver=$1 way=$2 mode=$3 count=$4
@@ -34,11 +34,12 @@ restarted() {
 	local gap reinit= segments=
 	must 'the guest does not say what it has seen' states before "state $kind"
 	died $1 $2
-	gap=($(in_guest u1 20 "grep ^gap /tmp/load | tail -n +$(($(total before 1) + 1)) | sort -n -k 3 | tail -n 1" | sed -n 's/^gap //p'))
+	must 'the guest does not say when nothing came' in_guest u1 20 "grep ^gap /tmp/load | tail -n +$(($(total before 1) + 1)) | sort -n -k 3 | tail -n 1"
+	gap=($(sed -n 's/^gap //p' /tmp/quit))
 	[ $kind != net ] || segments=$(resent)
 	[ $1 = twind ] || reinit=$(in_guest dd 20 "job_reinit $driver" | sed -n 's/^reinit //p')
-	say "crash $1 outage=${gap[1]} from=${gap[0]} lost=$(seen 2) wrong=$(seen 3) errors=$(seen 4) resent=${segments:+$((segments - told))} reinit=$reinit | $line"
-	told=$segments
+	say "crash $1 outage=${gap[1]:-none} from=${gap[0]:-none} lost=$(seen 2) wrong=$(seen 3) errors=$(seen 4) resent=${segments:+$((segments - told))} reinit=$reinit | $line"
+	told=${segments:-$told}
 }
 # resent: so many segments the guest has sent again by now. The last line of its kind has the figures.
 resent() { in_guest u1 20 "grep ^Tcp: /proc/net/snmp" | tr -d '\r' | awk '/^Tcp: [0-9]/ { print $13 }'; }

@@ -31,7 +31,7 @@ const DISK_MIB: u64 = 4;
 /// A block of a stream that was wrong counts as so many wrong bytes.
 const BLOCK: u64 = 65536;
 
-/// Measures and shows; false if a machine did not get to its end, or somebody lost something.
+/// Measures and shows; false if a machine did not get to its end, if nobody died where somebody was to, or if somebody lost something.
 pub fn run(options: &Options) -> Result<bool> {
     let boots = chosen(options.words.get(1..).unwrap_or_default())?;
     let count = options.operations.unwrap_or(FEW);
@@ -60,7 +60,7 @@ pub fn run(options: &Options) -> Result<bool> {
     for failure in &failures {
         println!("FAIL: {failure:#}");
     }
-    Ok(failures.is_empty() && rows.iter().all(Row::is_whole))
+    Ok(failures.is_empty() && rows.iter().all(|row| row.is_whole(count)))
 }
 
 fn show(rows: &[Row], bare: &BTreeMap<&'static str, Vec<u64>>, count: u64) -> Result<()> {
@@ -131,22 +131,26 @@ fn crashes(
     machine.timeout_s = BOOT_S + DEATH_S * count * boot.causes.len() as u64;
     fit(&mut machine, boot.driver, &peer)?;
     let mut found: Vec<Crash> = Vec::new();
+    let mut unread = Vec::new();
     let mut before = StreamCounts::default();
     let outcome = machine.start()?.finish(|line| {
-        if let Some(mut crash) = line.split_once("TANDEM: crash ").and_then(|(_, report)| Crash::parse(report)) {
+        let Some((_, report)) = line.split_once("TANDEM: crash ") else { return false };
+        if let Some(mut crash) = Crash::parse(report, boot.driver.least_gap_ms()) {
             // What came out of the machine until now.
             let now = peer.counts().streams;
             crash.wrong_bytes += (now.wrong - before.wrong) * BLOCK;
             crash.came_again(now.again - before.again);
             before = now;
             found.push(crash);
+        } else {
+            unread.push(report.trim().to_string());
         }
         false
     })?;
     picture(boot, &outcome, &found)?;
     let rows = boot.causes.iter().map(|cause| Row::new(boot, *cause, &found)).collect();
     let log = run::relative(&outcome.log);
-    let trouble = [ends(&outcome), remains(&outcome), whole(boot, &machine)];
+    let trouble = [ends(&outcome), all_read(&unread), remains(&outcome), whole(boot, &machine)];
     let told = |error: anyhow::Error| error.context(format!("{boot} (log {log})"));
     Ok((rows, trouble.into_iter().filter_map(|each| each.err().map(told)).collect()))
 }
@@ -165,6 +169,12 @@ fn ends(outcome: &Outcome) -> Result<()> {
     let worries = ["Kernel panic", "hypervisor panic", "soft lockup", "BUG:"];
     let worry = outcome.lines.iter().find(|line| worries.iter().any(|w| line.contains(w)));
     ensure!(worry.is_none(), "on the console: {}", worry.map_or("", String::as_str));
+    Ok(())
+}
+
+/// Each death was told of in words that have all figures.
+fn all_read(unread: &[String]) -> Result<()> {
+    ensure!(unread.is_empty(), "figures are missing: {}", unread.join("; "));
     Ok(())
 }
 
@@ -192,7 +202,7 @@ fn picture(boot: &Boot, outcome: &Outcome, crashes: &[Crash]) -> Result<()> {
     if came.is_empty() {
         return Ok(());
     }
-    let died: Vec<f64> = crashes.iter().map(|crash| crash.begins_s()).collect();
+    let died: Vec<f64> = crashes.iter().filter_map(Crash::begins_s).collect();
     let path = host::target("bench")?.join(format!("{}.svg", boot.to_string().replace(' ', "-")));
     let unit = if boot.driver.disk().is_some() { "requests" } else { "datagrams" };
     bench::arrivals::draw(&boot.to_string(), &format!("{unit} in 100 ms"), &came, &died, &path)

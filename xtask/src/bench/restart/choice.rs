@@ -103,6 +103,15 @@ impl Driver {
         matches!(self, Self::E1000 | Self::E1000e)
     }
 
+    /// What is shorter than so many ms no load calls a gap: `GAP_MS` of `diskload.c` and of `netprobe.c`.
+    pub fn least_gap_ms(self) -> u64 {
+        if self.disk().is_some() {
+            5
+        } else {
+            10
+        }
+    }
+
     /// What it is to a guest.
     pub fn device(self) -> &'static str {
         if self.disk().is_some() {
