@@ -179,7 +179,7 @@ disk_machine() {
 	remember_less $(((1288 * slots + 16) * count))
 }
 
-# dies CAUSE SEED. By `killed` it panics, and tandemd is killed within three seconds, while it is at that or just after; another one goes on.
+# dies CAUSE SEED. What tells that `twind` and `killed` were of any effect is the status. By `killed` it panics, and tandemd is killed within three seconds, while it is at that or just after; another one goes on.
 dies() {
 	local text=$driver ms=$(($2 % 3000)) pause each
 	[ $driver != ahci ] || text=libahci
@@ -188,17 +188,28 @@ dies() {
 	panic) tell_dd 'echo c > /proc/sysrq-trigger' ;;
 	destroyed) xl destroy dd ;;
 	killed)
-		tell_dd 'echo c > /proc/sysrq-trigger'
+		tell_dd 'echo c > /proc/sysrq-trigger' || return
 		printf -v pause '%d.%03d' $((ms / 1000)) $((ms % 1000))
 		nap $pause
-		# Without what is read here.
-		daemon_ends && (for each in $daemon_hears ${hears[@]}; do exec {each}<&-; done; daemon_starts)
+		daemon_ends || return
+		# Without what is read here. If it does not start, nobody comes back.
+		(for each in $daemon_hears ${hears[@]}; do exec {each}<&-; done; daemon_starts)
+		return 0
 		;;
 	wedged) tell_dd job_wedge ;;
 	wild | dma | ring) tell_dd "job_harm $1 $2" ;;
 	text) tell_dd "job_harm text $2 $text" ;;
-	twind) in_guest dd 20 'kill -9 $(cat /tmp/twind.pid)' && wait_for 30 eval '! by_twin' ;;
+	twind) twind_ends ;;
 	esac
+}
+# twind_ends: it was killed, and its twin is not the way out any more
+twind_ends() {
+	local ended
+	ended=$(in_guest dd 20 'pid=$(cat /tmp/twind.pid); kill -9 $pid && echo killed $pid' | sed -n 's/^killed \([0-9][0-9]*\).*/\1/p')
+	[ -n "$ended" ] || { echo 'no twind was killed'; return 1; }
+	wait_for 30 eval '! by_twin' && return
+	# Another one may have come before that was seen.
+	in_guest dd 20 "grep '^twind: attached' /tmp/twind && ! grep -x $ended /tmp/twind.pid"
 }
 # hear FILE-DESCRIPTOR LINES: appends to the variable LINES what has come since; of the last line that may be a part. After many deaths nobody reads all
 # of a file again. Not in a subshell, which would have read it for its parent, too.
@@ -284,7 +295,7 @@ died() {
 	count_recoveries
 	came=$recoveries
 	: > $log
-	dies $1 $2 > /tmp/quit 2>&1
+	dies $1 $2 > /tmp/quit 2>&1 || case $1 in twind | killed) quit "$1: it is not known that it has ended" ;; esac
 	# Whoever does the damage may be damaged first, and do no more.
 	case $1 in
 	wild | text | dma | ring)

@@ -302,6 +302,24 @@ mod tests {
     }
 
     #[test]
+    fn a_twind_has_ended_if_it_was_killed_and_its_twin_is_not_the_way_out_any_more() {
+        let file = include_str!("../../../images/xen/dying.sh");
+        let ends = function(file, "twind_ends");
+        // What the guest says of the kill, whether its twin is the way out then, and whether the guest knows another twind.
+        let is_so = |killed: &str, by_twin: &str, another: &str| {
+            let guest = format!("in_guest() {{ case $3 in pid=*) printf '{killed}' ;; *) {another} ;; esac; }}");
+            let wait = format!("by_twin() {{ {by_twin}; }}; wait_for() {{ shift; \"$@\"; }}");
+            let text = format!("{guest}\n{wait}\n{ends}\ntwind_ends > /dev/null && echo yes || echo no");
+            host::output(Command::new("bash").args(["-c", &text])).unwrap() == "yes\n"
+        };
+        assert!(is_so("[ 1.0] a line\\nkilled 77\\n", "false", "false"));
+        assert!(is_so("killed 77\\n", "true", "true"));
+        assert!(!is_so("killed 77\\n", "true", "false"), "the old one is the way out still");
+        assert!(!is_so("kill: no such process\\n", "false", "true"));
+        assert!(!is_so("no answer from dd\\n", "false", "true"));
+    }
+
+    #[test]
     fn bash_can_read_every_file_of_checks() {
         for (path, _) in files() {
             host::output(Command::new("bash").arg("-n").arg(&path)).unwrap();
