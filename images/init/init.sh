@@ -31,14 +31,22 @@ job_cpus() {
 	say "cpus nproc=$(nproc) present=$(cat /sys/devices/system/cpu/present) online=$(cat /sys/devices/system/cpu/online)"
 }
 
-# Every CPU does work of its own: a loop pinned to each must be accounted to that CPU.
+# Every CPU does work of its own: a loop pinned to each goes on until Linux has accounted it to that CPU, for 50 ms and not for ever.
 job_pin() {
+	rm -f /tmp/idle
 	for cpu in $(seq 0 $(($(nproc) - 1))); do
-		taskset -c $cpu sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done' &
+		taskset -c $cpu sh -c '
+			user() { sed -n "s/^cpu$0 \([0-9]*\) .*/\1/p" /proc/stat; }
+			from=$(user) rounds=0
+			until [ $(($(user) - from)) -ge 5 ]; do
+				rounds=$((rounds + 1))
+				[ $rounds -le 200 ] || exit 1
+				i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done
+			done' $cpu || echo $cpu >> /tmp/idle &
 	done
 	wait
-	busy=$(grep -c '^cpu[0-9]' /proc/stat)
-	say "pin ran=$busy"
+	[ ! -e /tmp/idle ] || { say "pin FAIL no work was done by cpu" $(sort -n /tmp/idle); return; }
+	say "pin ran=$(nproc)"
 }
 
 # Each secondary CPU goes off line and comes back, three times.

@@ -1,7 +1,7 @@
 //! Stock Linux as dom0: what a user of the machine would notice.
 
 use super::{clean, Bed, Body, Test};
-use crate::run::{check_disk, check_net, ended, relative};
+use crate::run::{check_disk, check_net, each_works, ended, relative};
 use anyhow::{bail, ensure, Context, Result};
 use testbed::machine::{field, Disk, Ending, Machine, Outcome};
 use testbed::peer::Peer;
@@ -94,7 +94,7 @@ fn boots(bed: &Bed, cpus: u32) -> Result<String> {
     let outcome = run(&machine)?;
     let report = outcome.report("cpus").context("no word about CPUs")?;
     ensure!(field(report, "nproc") == Some(&cpus.to_string()), "nproc disagrees: {report}");
-    ensure!(outcome.report("pin").is_some(), "work pinned to each CPU did not finish");
+    each_works(&outcome, cpus)?;
     clean(&outcome, &Ending::PowerOff)?;
     Ok(format!("nproc={cpus}"))
 }
@@ -241,4 +241,42 @@ fn heavy(bed: &Bed, job: &str, subject: &str, key: &str, wanted: &str) -> Result
     ensure!(field(report, key) == Some(wanted), "wrong result: {report}");
     clean(&outcome, &Ending::PowerOff)?;
     Ok(report.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// What `job_pin` of `images/init/init.sh` says on a machine with two CPUs whose times of which users have this, in a shell.
+    fn job_pin(user: &str) -> String {
+        let jobs = include_str!("../../../images/init/init.sh");
+        let start = jobs.find("\njob_pin() {\n").unwrap();
+        let job = jobs[start..].split_inclusive("\n}\n").next().unwrap();
+        let dir = host::target("logs").unwrap().join(format!("pin.{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let job = job.replace("/tmp/idle", &dir.join("idle").display().to_string()).replace("20000", "20");
+        // Each loop is a shell of its own, so what it asks for is, too.
+        let job = job.replace("user() {", &format!("cd \"{}\"; user() {{ {user}; }}; old() {{", dir.display()));
+        let here = "say() { echo \"$*\"; }; nproc() { echo 2; }; taskset() { shift 2; \"$@\"; }";
+        let said = host::output(Command::new("sh").args(["-c", &format!("{here}\n{job}\njob_pin")])).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        said.trim().into()
+    }
+
+    #[test]
+    fn each_cpu_works_if_the_time_of_each_has_grown() {
+        let verdict = |said: &str| {
+            let lines = vec![format!("TANDEM: {said}")];
+            each_works(&Outcome { ending: Ending::PowerOff, lines, log: "x.log".into() }, 2)
+        };
+        let all = job_pin("echo x >> $0; wc -l < $0");
+        assert_eq!(all, "pin ran=2");
+        verdict(&all).unwrap();
+        let first = job_pin("[ $0 = 1 ] || echo x >> $0; cat $0 2> /dev/null | wc -l");
+        assert_eq!(first, "pin FAIL no work was done by cpu 1");
+        assert!(verdict(&first).unwrap_err().to_string().contains("by cpu 1"));
+        assert_eq!(job_pin("echo 7"), "pin FAIL no work was done by cpu 0 1");
+        assert!(verdict("pin ran=1").is_err());
+    }
 }

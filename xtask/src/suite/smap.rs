@@ -1,6 +1,7 @@
 //! SMEP, SMAP and UMIP on the processor of QEMU 10: they are on, or off if the user says so, and what works without works with.
 
 use super::{clean, Bed, Test};
+use crate::run::each_works;
 use anyhow::{bail, ensure, Context, Result};
 use std::time::Duration;
 use testbed::guests;
@@ -68,6 +69,7 @@ fn boots(bed: &Bed, name: &str, options: &str, expected: u64) -> Result<String> 
         }
         false
     })?;
+    each_works(&outcome, machine.cpus)?;
     clean(&outcome, &Ending::PowerOff)?;
     let registers = seen.context("work pinned to each CPU did not finish")??;
     let found = cr4s(&registers)?;
