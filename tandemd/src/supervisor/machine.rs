@@ -307,28 +307,21 @@ impl Machine {
             }
             (Order::Restart | Order::Unpark, Phase::Going(going)) if there.is_none_or(|id| id == going.domain) => {
                 going.then = Then::Start(look.now);
-                self.wake();
+                self.record.wake();
                 Ok(None)
             }
             (Order::Park, _) => Ok(self.fail(Cause::Park, there, look)),
             (Order::Restart, _) if there.is_some() => {
-                self.wake();
+                self.record.wake();
                 Ok(self.fail(Cause::Restart, there, look))
             }
             (Order::Restart | Order::Unpark, _) => {
-                self.wake();
+                self.record.wake();
                 (self.record.going, self.record.promoted) = (None, None);
                 self.phase = Phase::Down { from: look.now };
                 Ok(None)
             }
         }
-    }
-
-    /// It is wanted, and what it did before is forgiven.
-    fn wake(&mut self) {
-        (self.record.mode, self.record.with_all) = (Mode::Run, false);
-        self.record.why.clear();
-        self.record.failures.clear();
     }
 
     fn say(&mut self, line: impl Into<String>) {

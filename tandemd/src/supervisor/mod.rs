@@ -230,41 +230,59 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
 /// alone, and so are other services.
 fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
     let trouble = || config.troubles().remove(service);
-    let Some(mut why) = trouble() else { return Ok(()) };
-    eprintln!("{service}: {driver}: parked: {why}");
-    let path = path(service);
-    let want = |mode: record::Mode| -> Result<()> {
-        let why = if mode == record::Mode::Parked { machine::BY_OPERATOR } else { "" };
-        Record { mode, why: why.into(), with_all: false, ..record(service)? }.write(&path)
+    let Some(why) = trouble() else { return Ok(()) };
+    let (path, boot) = (path(service), boot()?);
+    let park = || {
+        let record = Record::read(&path, &boot)?;
+        Record { mode: record::Mode::Parked, why: machine::BY_OPERATOR.into(), with_all: false, ..record }
+            .write(&path)?;
+        none_runs(driver, named(driver, &mut Client::open()?)?)
     };
+    let tell = until_mended(service, driver, why, |_| trouble(), park);
+    let _ = tell.send(forgive(&path, &boot).map_err(|error| format!("{error:#}")));
+    Ok(())
+}
+
+/// It is wanted, and what it did before is forgiven.
+fn forgive(path: &Path, boot: &str) -> Result<()> {
+    let mut record = Record::read(path, boot)?;
+    record.wake();
+    record.write(path)
+}
+
+/// It is parked, and not looked after. `mend` says what is wrong still when somebody orders it to run. When that is nothing any more it is returned where the answer
+/// goes, and whoever has ordered something else at the same time is heard by who looks after it then.
+fn until_mended(
+    service: &str,
+    driver: &str,
+    mut why: String,
+    mut mend: impl FnMut(Order) -> Option<String>,
+    park: impl Fn() -> Result<()>,
+) -> Tell {
+    eprintln!("{service}: {driver}: parked: {why}");
     loop {
         let mut wishes = Vec::new();
         if let Some(desk) = desks().get_mut(service) {
             (desk.told.state, desk.told.why) = (PARKED.into(), Some(why.clone()));
             wishes = std::mem::take(&mut desk.wishes);
         }
-        for (wanted, tell) in wishes {
-            let order = match wanted {
-                Wanted::Order(order) => order,
-                Wanted::Upgrade(..) => {
-                    let _ = tell.send(Err(why.clone()));
-                    continue;
-                }
-            };
-            let answer = match (order, trouble()) {
-                (Order::Park, _) => want(record::Mode::Parked)
-                    .and_then(|()| named(driver, &mut Client::open()?))
-                    .and_then(|there| none_runs(driver, there))
-                    .map_err(|error| format!("{error:#}")),
-                (Order::Restart | Order::Unpark, Some(still)) => {
-                    why = still;
-                    Err(why.clone())
-                }
-                (Order::Restart | Order::Unpark, None) => {
-                    let done = want(record::Mode::Run).map_err(|error| format!("{error:#}"));
-                    let _ = tell.send(done);
-                    return Ok(());
-                }
+        let mut wishes = wishes.into_iter();
+        while let Some((wanted, tell)) = wishes.next() {
+            let answer = match wanted {
+                Wanted::Upgrade(..) => Err(why.clone()),
+                Wanted::Order(Order::Park) => park().map_err(|error| format!("{error:#}")),
+                Wanted::Order(order @ (Order::Restart | Order::Unpark)) => match mend(order) {
+                    Some(still) => {
+                        why = still;
+                        Err(why.clone())
+                    }
+                    None => {
+                        if let Some(desk) = desks().get_mut(service) {
+                            desk.wishes.splice(..0, wishes);
+                        }
+                        return tell;
+                    }
+                },
             };
             let _ = tell.send(answer);
         }

@@ -205,6 +205,13 @@ impl Record {
         write().with_context(|| format!("cannot write {}", path.display()))
     }
 
+    /// It is wanted, and what it did before is forgiven.
+    pub fn wake(&mut self) {
+        (self.mode, self.with_all) = (Mode::Run, false);
+        self.why.clear();
+        self.failures.clear();
+    }
+
     /// One more of these.
     pub fn count(&mut self, what: &str) {
         *self.counts.entry(what.into()).or_default() += 1;

@@ -1,7 +1,8 @@
 //! Orders, and whether they are heard.
 
-use super::super::{ask, desks, Desk, Wanted};
+use super::super::{ask, desks, forgive, look, until_mended, Desk, Record, Tell, Wanted};
 use super::*;
+use std::sync::mpsc;
 
 fn order(service: &str) -> Result<(), String> {
     ask(service, Wanted::Order(Order::Restart))
@@ -37,4 +38,49 @@ fn an_order_that_is_heard_late_is_answered_all_the_same() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(asks.join().unwrap().unwrap_err().contains("has heard it"));
+}
+
+/// Several wishes at once, and where the answers come.
+fn wish(service: &str, orders: &[Order]) -> Vec<mpsc::Receiver<Result<(), String>>> {
+    let mut answers = Vec::new();
+    for (order, number) in orders.iter().zip(1..) {
+        let (to, answer) = mpsc::channel();
+        let wish = (Wanted::Order(*order), Tell { number, to });
+        desks().get_mut(service).unwrap().wishes.push(wish);
+        answers.push(answer);
+    }
+    answers
+}
+
+#[test]
+fn one_that_cannot_be_started_is_parked_until_that_is_mended() {
+    desks().insert("unmended".into(), Desk::default());
+    let answers = wish("unmended", &[Order::Restart, Order::Park, Order::Unpark, Order::Park]);
+    let mut troubles = vec!["it is mended soon".to_string()];
+    let tell = until_mended("unmended", "dd", "no file".into(), |_| troubles.pop(), || Ok(()));
+    let told = look("unmended").unwrap();
+    assert_eq!((told.state.as_str(), told.why.as_deref()), ("parked", Some("no file")));
+    assert_eq!(answers[0].try_recv().unwrap(), Err("it is mended soon".into()));
+    assert_eq!(answers[1].try_recv().unwrap(), Ok(()));
+    assert!(answers[2].try_recv().is_err(), "who looks after it answers that");
+    tell.send(Ok(())).unwrap();
+    assert_eq!(answers[2].try_recv().unwrap(), Ok(()));
+    // The last one is heard by who looks after it.
+    assert_eq!((desks()["unmended"].wishes.len(), answers[3].try_recv()), (1, Err(mpsc::TryRecvError::Empty)));
+}
+
+#[test]
+fn who_lets_it_run_again_forgives_what_it_did_before() {
+    let path = std::env::temp_dir().join(format!("tandemd-forgiven-{}.toml", std::process::id()));
+    let failed = Record {
+        mode: Mode::Parked,
+        why: "it failed".into(),
+        boot: "one".into(),
+        failures: vec![5, 9],
+        ..Record::default()
+    };
+    failed.write(&path).unwrap();
+    forgive(&path, "one").unwrap();
+    assert_eq!(Record::read(&path, "one").unwrap(), Record { boot: "one".into(), ..Record::default() });
+    std::fs::remove_file(&path).unwrap();
 }
