@@ -216,6 +216,7 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
     let (driver, settings) = (driver.to_string(), settings.clone());
     let run = move || loop {
         let done = until_startable(&config, &service, &driver)
+            .and_then(|()| until_read(&service, &driver, &path(&service), &boot()?))
             .and_then(|()| look_after(&config, &service, &driver, &settings));
         if let Err(error) = done {
             eprintln!("tandemd: {service}: {driver}: {error:#}");
@@ -240,6 +241,30 @@ fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
     };
     let tell = until_mended(service, driver, why, |_| trouble(), park);
     let _ = tell.send(forgive(&path, &boot).map_err(|error| format!("{error:#}")));
+    Ok(())
+}
+
+/// A service whose record cannot be read is parked, too: nobody knows what was wanted of its driver domain. Who lets it run again has the record set
+/// aside if it cannot be read still.
+fn until_read(service: &str, driver: &str, path: &Path, boot: &str) -> Result<()> {
+    let trouble = || Record::read(path, boot).err().map(|error| format!("{error:#}"));
+    let Some(why) = trouble() else { return Ok(()) };
+    let advise = |why| format!("{why}; `twinctl unpark {service}` begins a new record");
+    let mend = |order| match trouble()? {
+        why if order == Order::Restart => Some(advise(why)),
+        why => set_aside(path).err().map(|error| format!("{why}; {error:#}")),
+    };
+    let park = || none_runs(driver, named(driver, &mut Client::open()?)?);
+    let tell = until_mended(service, driver, advise(why), mend, park);
+    let _ = tell.send(forgive(path, boot).map_err(|error| format!("{error:#}")));
+    Ok(())
+}
+
+/// A record that cannot be read is kept for people, and there is none.
+fn set_aside(path: &Path) -> Result<()> {
+    let aside = path.with_extension("unread");
+    std::fs::rename(path, &aside).with_context(|| format!("cannot rename it to {}", aside.display()))?;
+    eprintln!("{} is {} now", path.display(), aside.display());
     Ok(())
 }
 
