@@ -446,10 +446,11 @@ impl Machine {
     fn fail(&mut self, cause: Cause, domain: Option<u16>, look: &Look) -> Option<Act> {
         let told = cause.describe(&self.settings, self.words);
         let is_trial = self.call_off(&cause, &told);
+        self.forget_attempts(&cause, domain);
+        let began = cause.began(look);
         match &mut self.record.under_way {
-            Some(line) => line.mark(&format!("again {}", cause.name()), look.now),
+            Some(line) => line.again(cause.name(), self.words.came, began.unwrap_or(look.now), look.now),
             None => {
-                let began = cause.began(look);
                 let mut line = TimeLine::new(cause.name(), began.unwrap_or(look.now));
                 if began.is_some() {
                     line.mark("noticed", look.now);
@@ -458,7 +459,6 @@ impl Machine {
             }
         }
         (self.record.promoted, self.record.is_believed) = (None, cause == Cause::FailedRequest);
-        self.forget_attempts(&cause, domain);
         self.record.count(cause.name());
         // What is held against the new image is no failure of the one that comes back.
         let then = if is_trial { Then::Start(look.now) } else { self.decide(&cause, look.now) };

@@ -111,8 +111,14 @@ pub struct TimeLine {
     pub cause: String,
     /// When it began, as far as that is known, else when it was seen, in ms since the machine's start.
     pub from: u64,
+    /// What has happened with instances that came and failed again before it was over.
+    pub before: Vec<(String, u64)>,
     /// What happened, and how many ms later.
     pub steps: Vec<(String, u64)>,
+    /// When guests lost their way out again, if one of those had been that, and how long they had none until then.
+    pub lost_again: Option<u64>,
+    /// See `lost_again`.
+    pub earlier_outage: u64,
 }
 
 /// Milliseconds, as they are kept.
@@ -123,10 +129,25 @@ pub fn ms(time: Duration) -> u64 {
 impl TimeLine {
     /// Begins.
     pub fn new(cause: &str, now: Duration) -> Self {
-        Self { cause: cause.into(), from: ms(now), steps: Vec::new() }
+        Self { cause: cause.into(), from: ms(now), ..Self::default() }
     }
 
-    /// Whether this has happened.
+    /// The instance that came has failed, as is seen now, since `began`: another one comes, of which nothing is known yet. `came`: it was of use when that has
+    /// happened.
+    pub fn again(&mut self, cause: &str, came: &str, began: Duration, now: Duration) {
+        if self.has(came) {
+            self.earlier_outage += self.outage_of_this();
+            self.lost_again = Some(self.after(began));
+        }
+        self.before.append(&mut self.steps);
+        self.before.push((format!("again {cause}"), self.after(now)));
+    }
+
+    fn after(&self, time: Duration) -> u64 {
+        ms(time).saturating_sub(self.from)
+    }
+
+    /// Whether this has happened with the instance that comes.
     pub fn has(&self, step: &str) -> bool {
         self.steps.iter().any(|(name, _)| name == step)
     }
@@ -134,20 +155,26 @@ impl TimeLine {
     /// This happened now, unless it is known.
     pub fn mark(&mut self, step: &str, now: Duration) {
         if !self.has(step) {
-            self.steps.push((step.into(), ms(now).saturating_sub(self.from)));
+            self.steps.push((step.into(), self.after(now)));
         }
     }
 
-    /// How long, in ms, guests had no way out: until a packet came in, or a disk's request was answered. None was for a long time: until the
+    /// How long, in ms, guests had no way out.
+    fn outage(&self) -> u64 {
+        self.earlier_outage + self.outage_of_this()
+    }
+
+    /// The same since they lost it last: until a packet came in, or a disk's request was answered. None was for a long time: until the
     /// interface was there, or the disks' back end.
     /// Before the first start there was nothing that could have ended.
-    fn outage(&self) -> u64 {
-        if self.cause == STARTED {
+    fn outage_of_this(&self) -> u64 {
+        if self.cause == STARTED && self.lost_again.is_none() {
             return 0;
         }
         let each = [words::NET, words::DISK];
         let came = each.iter().find_map(|words| self.at(words.came));
-        came.or(each.iter().find_map(|words| self.at(words.up))).unwrap_or(0)
+        let until = came.or(each.iter().find_map(|words| self.at(words.up))).unwrap_or(0);
+        until.saturating_sub(self.lost_again.unwrap_or(0))
     }
 
     /// When the step was done, in ms after the beginning, if it was.
@@ -157,7 +184,8 @@ impl TimeLine {
 
     /// For the log: `CAUSE: STEP 12 ms, STEP 40 ms`.
     pub fn describe(&self) -> String {
-        let steps: Vec<String> = self.steps.iter().map(|(step, at)| format!("{step} {at} ms")).collect();
+        let steps: Vec<String> =
+            self.before.iter().chain(&self.steps).map(|(step, at)| format!("{step} {at} ms")).collect();
         format!("{}: {}", self.cause, steps.join(", "))
     }
 }
@@ -378,5 +406,27 @@ mod tests {
         assert_eq!(finish(STARTED, &[("interface", 5000), ("first packet in", 6000)]), 0);
         assert_eq!(finish("wedged", &[("interface", 500), ("first packet in", 600), ("card", 9000)]), 600);
         assert_eq!(finish("panicked", &[("interface", 70), ("card", 9000)]), 670, "no packet came");
+    }
+
+    #[test]
+    fn each_outage_of_a_recovery_is_counted_and_what_comes_has_no_steps_of_what_was() {
+        let at = |after| Duration::from_millis(1000 + after);
+        let mark = |line: &mut TimeLine, steps: &[(&str, u64)]| {
+            steps.iter().for_each(|(step, after)| line.mark(step, at(*after)));
+        };
+        for (cause, first) in [("wedged", 600), (STARTED, 0)] {
+            let mut line = TimeLine::new(cause, at(0));
+            mark(&mut line, &[("interface", 500), ("first packet in", 600)]);
+            line.again("panicked", "first packet in", at(1990), at(2000));
+            assert!(!line.has("interface") && !line.has("first packet in"));
+            // This one was of no use: guests go on to wait.
+            mark(&mut line, &[("interface", 2500)]);
+            line.again("not-ready", "first packet in", at(3000), at(3000));
+            mark(&mut line, &[("interface", 3400), ("first packet in", 3500), ("card", 9000)]);
+            assert_eq!(line.outage(), first + 1510);
+            let told = "interface 500 ms, first packet in 600 ms, again panicked 2000 ms, interface 2500 ms, \
+                        again not-ready 3000 ms, interface 3400 ms, first packet in 3500 ms, card 9000 ms";
+            assert_eq!(line.describe(), format!("{cause}: {told}"));
+        }
     }
 }

@@ -63,6 +63,30 @@ fn it_is_told_how_long_nobody_had_noticed() {
 }
 
 #[test]
+fn one_that_fails_again_before_its_twin_has_come_is_waited_for_anew() {
+    let mut world = World::with(Settings { twin: true, ..settings() });
+    world.run(Duration::from_secs(80));
+    assert_eq!((world.count("recovered"), world.machine.record.outage), (1, 0), "it was started: {:?}", world.log);
+    let mut outages = Vec::new();
+    for failures in [1, 2] {
+        let before = world.machine.record.outage;
+        for _ in 0..failures {
+            world.end(reason::SHUTDOWN_CRASH, false);
+            world.run(Duration::from_secs(10));
+            // Packets come, and the twin does not.
+            assert!(world.is_well() && world.machine.record.under_way.is_some(), "{:?}", world.log);
+        }
+        world.run(Duration::from_secs(70));
+        assert!(world.machine.record.under_way.is_none());
+        outages.push(world.machine.record.outage - before);
+    }
+    assert_eq!(world.count("recovered"), 3, "{:?}", world.log);
+    assert!(outages[1] >= 2 * outages[0], "both are counted, and the second start is put off: {outages:?}");
+    let line = world.machine.record.last.last().unwrap();
+    assert_eq!(line.matches("first packet in").count(), 2, "{line}");
+}
+
+#[test]
 fn it_stops_before_anything_is_taken_from_it() {
     let mut world = World::up();
     world.acts.clear();

@@ -182,7 +182,8 @@ impl Machine {
     pub(super) fn forget_attempts(&mut self, cause: &Cause, domain: Option<u16>) {
         self.forget_attempts_of(domain);
         let has_come = |line: &TimeLine| line.has("rolled back") || self.takes_turns() && line.has("handed over");
-        let is_of_no_use = cause.is_failure() && self.record.under_way.as_ref().is_some_and(has_come);
+        let is_of_no_use = |line: &TimeLine| has_come(line) && !line.has(self.words.came);
+        let is_of_no_use = cause.is_failure() && self.record.under_way.as_ref().is_some_and(is_of_no_use);
         if let Some(domain) = domain.filter(|_| is_of_no_use || *cause == Cause::Destroyed) {
             self.record.snapshots.remove(&domain);
         }

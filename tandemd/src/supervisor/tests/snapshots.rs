@@ -404,3 +404,15 @@ fn what_was_noted_is_lost_while_it_is_rolled_back() {
     assert!(world.is_well() && world.remains.is_empty(), "{} {:?}", world.machine.state(), world.acts);
     assert_eq!(world.machine.standby(), Some(true), "{:?}", world.acts);
 }
+
+#[test]
+fn what_was_of_use_is_rolled_back_again_though_its_twin_had_not_come() {
+    let mut world = World::with(Settings { snapshot: true, twin: true, ..settings() });
+    world.run(Duration::from_secs(90));
+    for times in [1, 2] {
+        world.end(reason::SHUTDOWN_CRASH, false);
+        world.run(Duration::from_secs(10));
+        assert!(world.is_well() && world.machine.record.under_way.is_some(), "{:?}", world.log);
+        assert_eq!((world.count("rolled-back"), world.nr_domains), (times, 1), "{:?}", world.log);
+    }
+}
