@@ -11,7 +11,7 @@ use ::control::Mode;
 use anyhow::Result;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,8 @@ pub const SOCKET: &str = "/run/tandem/metrics.sock";
 /// A request comes within this time, or none comes.
 const PATIENCE: Duration = Duration::from_secs(1);
 const A_MOMENT: Duration = Duration::from_millis(100);
+/// So often it is tried to listen at an address that cannot be had.
+const BIND_AGAIN: Duration = Duration::from_secs(5);
 /// A request's pieces at most, of a KiB or less: nobody keeps others waiting for long.
 const MAX_PIECES: usize = 8;
 
@@ -32,18 +34,10 @@ pub fn begin(config: &Arc<Config>) -> Result<()> {
         let _ = answer(stream, || now(&of));
     });
     if let Some(address) = config.metrics.as_ref().map(|metrics| metrics.address) {
-        let listener = match TcpListener::bind(address) {
-            Ok(listener) => listener,
-            Err(error) => {
-                // Guests need the rest of us.
-                eprintln!("tandemd: metrics are not at {address}: {error}");
-                return Ok(());
-            }
-        };
         let of = Arc::clone(config);
         // One at a time: a scraper asks a few times a minute.
         std::thread::spawn(move || {
-            for stream in listener.incoming() {
+            for stream in listening(address, BIND_AGAIN).incoming() {
                 let Ok(stream) = stream else {
                     // No more files: others go.
                     std::thread::sleep(A_MOMENT);
@@ -55,6 +49,27 @@ pub fn begin(config: &Arc<Config>) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// At this address, as soon as that can be: an interface may get it later, and another program may leave it. Guests need the rest of us meanwhile.
+fn listening(address: SocketAddr, again: Duration) -> TcpListener {
+    let mut is_told = false;
+    loop {
+        match TcpListener::bind(address) {
+            Ok(listener) => {
+                if is_told {
+                    eprintln!("tandemd: metrics are at {address} now");
+                }
+                return listener;
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    eprintln!("tandemd: metrics are not at {address}: {error}; that is tried again");
+                }
+                std::thread::sleep(again);
+            }
+        }
+    }
 }
 
 fn now(config: &Config) -> Result<String> {

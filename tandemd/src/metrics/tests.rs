@@ -202,3 +202,15 @@ fn a_scraper_is_answered_by_http_and_who_says_nothing_with_the_text() {
     };
     assert!(failed.starts_with("HTTP/1.0 500 ") && failed.ends_with("no store\n"), "{failed}");
 }
+
+#[test]
+fn an_address_that_is_taken_is_listened_at_as_soon_as_it_is_free() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    let (to, got) = std::sync::mpsc::channel();
+    let waits = std::thread::spawn(move || to.send(listening(address, A_MOMENT / 10).local_addr().unwrap()).unwrap());
+    assert!(got.recv_timeout(A_MOMENT).is_err(), "another program has it");
+    drop(other);
+    assert_eq!(got.recv().unwrap(), address);
+    waits.join().unwrap();
+}
