@@ -1,6 +1,6 @@
 //! A screen of `top`: what happened between two looks.
 
-use control::told::{Counts, Service, Traffic, Twin};
+use control::told::{Counts, Disk, Service, Traffic, Twin};
 use control::Told;
 
 /// The lines of a screen. `seconds` lie between both looks.
@@ -50,7 +50,11 @@ fn head(twin: &Twin) -> String {
 }
 
 fn service_lines(old: &Service, new: &Service, seconds: f64) -> Vec<String> {
-    let mode = new.mode.map_or("no way out".into(), |mode| mode.to_string());
+    let mode = match new.mode {
+        _ if new.is_of_disks => "disks".into(),
+        Some(mode) => mode.to_string(),
+        None => "no way out".into(),
+    };
     let driver = new.driver_domain.as_ref().map_or(String::new(), |name| format!(", by {name}"));
     let mut out = vec![format!("{}: {mode}{driver}", new.name)];
     let ways = new.way_out.zip(new.way_out.map(|_| old.way_out.unwrap_or_default()));
@@ -74,7 +78,25 @@ fn service_lines(old: &Service, new: &Service, seconds: f64) -> Vec<String> {
         out.push(format!("  {name:<16} sends    {}  {}", traffic(&before.sent, &vif.sent, seconds), vif.state));
         out.push(format!("  {:<16} receives {}", "", traffic(&before.received, &vif.received, seconds)));
     }
+    for disk in &new.disks {
+        let is_it = |one: &&Disk| (one.domain, one.number) == (disk.domain, disk.number);
+        let before = old.disks.iter().find(is_it).unwrap_or(disk);
+        let name = format!("{}/{}", disk.guest, disk.number);
+        let reads = requests((before.reads, before.read_bytes), (disk.reads, disk.read_bytes), seconds);
+        let writes = requests((before.writes, before.written_bytes), (disk.writes, disk.written_bytes), seconds);
+        let others = rate(before.flushes + before.discards, disk.flushes + disk.discards, seconds);
+        let errors = rate(before.errors, disk.errors, seconds);
+        out.push(format!("  {name:<16} reads    {reads}  {}", disk.state));
+        out.push(format!("  {:<16} writes   {writes}  {} wait", "", disk.waiting));
+        out.push(format!("  {:<16} flushes and discards {others:.0}/s, errors {errors:.0}/s", ""));
+    }
     out
+}
+
+/// Requests and bytes.
+fn requests(old: (u64, u64), new: (u64, u64), seconds: f64) -> String {
+    let megabytes = rate(old.1, new.1, seconds) / 1e6;
+    format!("{:>9.0} requests/s {megabytes:>9.2} MB/s", rate(old.0, new.0, seconds))
 }
 
 fn traffic(old: &Traffic, new: &Traffic, seconds: f64) -> String {
@@ -142,6 +164,38 @@ mod tests {
         assert!(shown.contains(" 1000 cycles/packet      10 turns/s"), "{shown}");
         assert!(shown.contains("upcalls: netif_carrier_ok 10/s"), "{shown}");
         assert!(shown.contains("u1/0 ") && shown.contains("receives"), "{shown}");
+    }
+
+    #[test]
+    fn disks_are_shown_and_want_no_way_out() {
+        let disk = Disk { guest: "u1".into(), number: 51712, state: "connected".into(), ..Disk::default() };
+        let service = |disk| Service {
+            name: "disk".into(),
+            driver_domain: Some("dd".into()),
+            is_of_disks: true,
+            disks: vec![disk],
+            ..Service::default()
+        };
+        let of = |disk| Told::Tandemd { services: vec![service(disk)] };
+        let later = Disk {
+            reads: 100,
+            read_bytes: 4_000_000,
+            writes: 20,
+            written_bytes: 1_000_000,
+            flushes: 6,
+            waiting: 9,
+            errors: 4,
+            ..disk.clone()
+        };
+        assert_eq!(
+            lines(&of(disk), &of(later), 2.0),
+            [
+                "disk: disks, by dd",
+                "  u1/51712         reads           50 requests/s      2.00 MB/s  connected",
+                "                   writes          10 requests/s      0.50 MB/s  9 wait",
+                "                   flushes and discards 3/s, errors 2/s",
+            ]
+        );
     }
 
     #[test]
