@@ -127,6 +127,8 @@ pub struct Machine {
     nr_cleared: u32,
     /// The instance that is there can be rolled back.
     is_noted: bool,
+    /// The one that waits runs, or will when there is something to do for it.
+    runs_beside: Option<u16>,
 }
 
 impl Machine {
@@ -146,6 +148,7 @@ impl Machine {
             clear_from: Duration::ZERO,
             nr_cleared: 0,
             is_noted: false,
+            runs_beside: None,
         }
     }
 
@@ -167,10 +170,10 @@ impl Machine {
         self.record.mode == Mode::Off && self.record.with_all
     }
 
-    /// Whether another one waits to take its place, if one is wanted.
+    /// Whether another one waits to take its place, and can, if one is wanted.
     pub fn standby(&self) -> Option<bool> {
-        let is_noted = |id| !self.takes_turns() || self.was_noted(id);
-        (self.settings.standby > 0).then(|| self.standby.ready().is_some_and(is_noted))
+        let can = |id| self.runs_beside == Some(id) && (!self.takes_turns() || self.was_noted(id));
+        (self.settings.standby > 0).then(|| self.standby.ready().is_some_and(can))
     }
 
     /// Whether something is under way that should be looked at often.
@@ -198,6 +201,7 @@ impl Machine {
     /// The next thing to do, if there is one. After each another look is taken.
     pub fn next(&mut self, look: &Look) -> Option<Act> {
         self.is_noted = look.domain.as_ref().is_some_and(|d| self.can_go_back(d.id, look));
+        self.runs_beside = look.standby.as_ref().filter(|d| is_usable(d)).map(|d| d.id);
         if let Some(result) = self.standby.take_result(look) {
             // It was its toolstack, and nobody else waits for that.
             self.said.extend(result.err());

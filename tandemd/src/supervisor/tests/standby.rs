@@ -293,3 +293,16 @@ fn one_that_just_meets_the_pci_back_end_gets_its_devices_afterwards() {
     world.run(Duration::from_secs(5));
     assert!(world.is_well(), "{:?}", world.log);
 }
+
+#[test]
+fn one_that_is_paused_or_has_ended_is_not_said_to_wait() {
+    let mut world = World::with_standby();
+    for (is_paused, is_ready) in [(true, false), (false, true)] {
+        world.standby.as_mut().unwrap().is_paused = is_paused;
+        world.run(TICK);
+        assert_eq!(world.machine.standby(), Some(is_ready));
+    }
+    world.standby.as_mut().unwrap().end = Some((reason::SHUTDOWN_CRASH, false));
+    world.run(TICK);
+    assert_eq!(world.machine.standby(), Some(false));
+}
