@@ -211,7 +211,9 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
     if let Err(error) = std::fs::create_dir_all(RECORDS) {
         eprintln!("{service}: cannot make {RECORDS}: {error}");
     }
-    desks().insert(service.into(), Desk { driver: driver.into(), ..Desk::default() });
+    // Who asks before it has looked is not to hear that nothing was counted.
+    let told = record(service).map(|record| told_of(&record)).unwrap_or_default();
+    desks().insert(service.into(), Desk { driver: driver.into(), told, ..Desk::default() });
     let (config, service) = (Arc::clone(config), service.to_string());
     let (driver, settings) = (driver.to_string(), settings.clone());
     let run = move || loop {
@@ -381,13 +383,26 @@ fn save(machine: &mut Machine, paper: &mut Paper, service: &str, driver: &str) {
     let record = &machine.record;
     paper.say_and_keep(machine.said.drain(..), record, |line| eprintln!("{service}: {driver}: {line}"));
     if let Some(desk) = desks().get_mut(service) {
-        desk.told.state = machine.state().into();
-        desk.told.why = (machine.state() == PARKED).then(|| record.why.clone());
-        (desk.told.counts, desk.told.recoveries) = (record.counts.clone(), record.last.clone());
-        desk.told.snapshot = machine.snapshot();
-        (desk.told.standby, desk.told.outage_ms) = (machine.standby(), record.outage);
-        (desk.told.image, desk.told.upgrade) = (record.image.clone(), machine.upgrading().map(Into::into));
-        desk.told.upgrades = record.upgrades;
-        desk.told.refused = Some(record.refused.clone()).filter(|why| !why.is_empty());
+        desk.told = LookedAfter {
+            state: machine.state().into(),
+            why: (machine.state() == PARKED).then(|| record.why.clone()),
+            snapshot: machine.snapshot(),
+            standby: machine.standby(),
+            upgrade: machine.upgrading().map(Into::into),
+            ..told_of(record)
+        };
+    }
+}
+
+/// What a record says of how it went.
+fn told_of(record: &Record) -> LookedAfter {
+    LookedAfter {
+        counts: record.counts.clone(),
+        recoveries: record.last.clone(),
+        outage_ms: record.outage,
+        image: record.image.clone(),
+        upgrades: record.upgrades,
+        refused: Some(record.refused.clone()).filter(|why| !why.is_empty()),
+        ..LookedAfter::default()
     }
 }

@@ -1,6 +1,6 @@
 //! Orders, and whether they are heard.
 
-use super::super::{ask, desks, forgive, look, until_mended, until_read, Desk, Record, Tell, Wanted};
+use super::super::{ask, desks, forgive, look, told_of, until_mended, until_read, Desk, Record, Tell, Wanted};
 use super::*;
 use std::sync::mpsc;
 
@@ -118,4 +118,15 @@ fn one_whose_record_cannot_be_read_is_parked_until_there_is_a_new_one() {
     assert_eq!(wish("unread", &[Order::Restart])[0].recv().unwrap(), Ok(()));
     parked.join().unwrap();
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn what_was_counted_before_is_told_before_anything_was_looked_at() {
+    let mut record = Record { outage: 670, upgrades: 2, refused: "it panics".into(), ..Record::default() };
+    record.count("panicked");
+    record.last.push("panicked: interface 70 ms".into());
+    let told = told_of(&record);
+    assert_eq!((told.counts["panicked"], told.outage_ms, told.upgrades), (1, 670, 2));
+    assert_eq!((told.recoveries, told.refused.as_deref()), (record.last, Some("it panics")));
+    assert_eq!((told.state.as_str(), told.standby), ("", None), "what is now nobody knows");
 }
