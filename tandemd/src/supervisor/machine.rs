@@ -290,6 +290,11 @@ impl Machine {
         }
     }
 
+    /// Whether it can do what somebody asks for, or say why not. One that has just begun knows after its first step.
+    pub fn hears(&self, look: &Look) -> bool {
+        self.phase != Phase::Inherited || look.errand == Errand::Runs
+    }
+
     /// Does what the operator asks for; or says why not.
     pub fn command(&mut self, order: Order, look: &Look) -> Result<Option<Act>, String> {
         // Also one that goes and is not to come again: whoever sees that it is gone may ask before its toolstack has ended.

@@ -344,9 +344,13 @@ fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings)
     let mut paper = Paper::new(path(service), record);
     loop {
         let mut look = shell.look(machine.waits_for_all())?;
-        let wishes = desks().get_mut(service).map(|desk| std::mem::take(&mut desk.wishes));
+        let heard = if machine.hears(&look) {
+            desks().get_mut(service).map(|desk| std::mem::take(&mut desk.wishes))
+        } else {
+            None
+        };
         let mut act = None;
-        for (wanted, tell) in wishes.into_iter().flatten() {
+        for (wanted, tell) in heard.into_iter().flatten() {
             let answer = match wanted {
                 _ if act.is_some() => Err("one thing after the other".into()),
                 Wanted::Order(order) => machine.command(order, &look).map(|wanted| act = wanted),

@@ -613,22 +613,35 @@ impl Shell {
                 Ok(())
             }
             Act::Take(domain) => self.take(domain),
-            Act::ClearAway(domain) => self.toolstack.clear_away(domain),
-            Act::Destroy(domain) => self.toolstack.destroy(domain),
+            Act::ClearAway(domain) => {
+                self.toolstack.clear_away(domain);
+                Ok(())
+            }
+            Act::Destroy(domain) => {
+                self.toolstack.destroy(domain);
+                Ok(())
+            }
             Act::Introduce(domain) => self.introduce(domain),
             Act::Dismiss(domain) => {
                 // The toolstack knows of devices only.
                 passthrough::forget(domain, &mut self.store)?;
-                self.toolstack.start(&["destroy", &domain.to_string()])
+                self.toolstack.start(&["destroy", &domain.to_string()]);
+                Ok(())
             }
-            Act::Create => self.create(record.image_to_start(), &[]),
+            Act::Create => {
+                self.create(record.image_to_start(), &[]);
+                Ok(())
+            }
             Act::CreateStandby => {
-                self.create(&record.image, &without_devices(&standby::name_of(&self.driver), &self.driver))
+                self.create(&record.image, &without_devices(&standby::name_of(&self.driver), &self.driver));
+                Ok(())
             }
-            Act::CreateCandidate => match &record.upgrade {
-                Some(upgrade) => self.create(&upgrade.to, &without_devices(&candidate_of(&self.driver), &self.driver)),
-                None => Ok(()),
-            },
+            Act::CreateCandidate => {
+                if let Some(upgrade) = &record.upgrade {
+                    self.create(&upgrade.to, &without_devices(&candidate_of(&self.driver), &self.driver));
+                }
+                Ok(())
+            }
             Act::Note(domain) => self.note(domain, record),
             Act::RollBack(domain) => {
                 if self.is_beside(Does::GoesBack) != Some(domain) {
@@ -644,10 +657,12 @@ impl Shell {
                 }
                 Ok(())
             }
-            Act::Attach(domain) => match self.lacks(domain)? {
-                Some(device) => self.toolstack.start(&[ATTACH, &domain.to_string(), &device.said]),
-                None => Ok(()),
-            },
+            Act::Attach(domain) => {
+                if let Some(device) = self.lacks(domain)? {
+                    self.toolstack.start(&[ATTACH, &domain.to_string(), &device.said]);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -662,11 +677,11 @@ impl Shell {
     }
 
     /// The toolstack creates one of this image. These lines come last, and so count.
-    fn create(&mut self, image: &Image, lines: &[String]) -> Result<()> {
+    fn create(&mut self, image: &Image, lines: &[String]) {
         let (config, image) = (self.config.to_string_lossy().into_owned(), image.lines());
         let lines = image.iter().chain(lines).map(String::as_str);
         let arguments: Vec<&str> = CREATE.iter().copied().chain([config.as_str()]).chain(lines).collect();
-        self.toolstack.start(&arguments)
+        self.toolstack.start(&arguments);
     }
 
     /// Which of these the hypervisor can roll back, if that is wanted.

@@ -8,7 +8,7 @@ mod standby;
 mod upgrades;
 mod world;
 
-use super::look::Act;
+use super::look::{Act, Errand, Look};
 use super::record::Mode;
 use super::settings::Settings;
 use super::words;
@@ -84,6 +84,21 @@ fn one_that_fails_again_before_its_twin_has_come_is_waited_for_anew() {
     assert!(outages[1] >= 2 * outages[0], "both are counted, and the second start is put off: {outages:?}");
     let line = world.machine.record.last.last().unwrap();
     assert_eq!(line.matches("first packet in").count(), 2, "{line}");
+}
+
+#[test]
+fn one_that_has_just_begun_hears_orders_after_its_first_step() {
+    let mut world = World::up();
+    for _ in 0..2 {
+        world.kill();
+        let look = world.look();
+        assert!(!world.machine.hears(&look));
+        // An earlier daemon's toolstack may take long: that is said.
+        assert!(world.machine.hears(&Look { errand: Errand::Runs, ..look.clone() }));
+        assert_eq!(world.machine.next(&look), None);
+        assert!(world.machine.hears(&look));
+        assert!(world.machine.command(Order::Park, &look).is_ok());
+    }
 }
 
 #[test]

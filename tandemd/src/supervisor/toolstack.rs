@@ -63,6 +63,8 @@ enum Process {
     Ours(Running),
     /// Started by an earlier one, and found then.
     Inherited(u32, Instant),
+    /// It could not be started, and why.
+    InVain(String),
 }
 
 impl Toolstack {
@@ -75,10 +77,9 @@ impl Toolstack {
     }
 
     /// Begins to destroy a domain that answers nobody any more.
-    pub fn destroy(&mut self, domain: u16) -> Result<()> {
-        self.start(&["destroy", &domain.to_string()])?;
-        self.destroyed = Some(domain);
-        Ok(())
+    pub fn destroy(&mut self, domain: u16) {
+        self.start(&["destroy", &domain.to_string()]);
+        self.destroyed = Some(domain).filter(|_| matches!(self.process, Process::Ours(_)));
     }
 
     /// Whom it destroys.
@@ -86,12 +87,12 @@ impl Toolstack {
         self.destroyed
     }
 
-    /// Starts it with these arguments.
-    pub fn start(&mut self, arguments: &[&str]) -> Result<()> {
+    /// Starts it with these arguments. One that cannot be started has ended in vain, as others do.
+    pub fn start(&mut self, arguments: &[&str]) {
         let said = Path::new(RUN).join(format!("{}.xl", self.service));
-        self.process = Process::Ours(Running::start(&self.service, arguments, &said)?);
+        let started = Running::start(&self.service, arguments, &said);
+        self.process = started.map_or_else(|error| Process::InVain(format!("{error:#}")), Process::Ours);
         self.destroyed = None;
-        Ok(())
     }
 
     /// The process that destroys a domain goes on by itself; others may begin.
@@ -110,11 +111,13 @@ impl Toolstack {
     }
 
     /// Begins to clear away what is left of a domain that has neither name nor devices. Others may begin, too.
-    pub fn clear_away(&mut self, domain: u16) -> Result<()> {
+    pub fn clear_away(&mut self, domain: u16) {
         let said = self.next_said();
-        let process = Running::start(&self.service, &["destroy", &domain.to_string()], &said)?;
-        self.clearing.push(Clearing { domain, process });
-        Ok(())
+        match Running::start(&self.service, &["destroy", &domain.to_string()], &said) {
+            Ok(process) => self.clearing.push(Clearing { domain, process }),
+            // It is tried again.
+            Err(error) => eprintln!("{}: what is left of domain {domain} stays: {error:#}", self.service),
+        }
     }
 
     /// Whether such a process is at work for this domain.
@@ -158,6 +161,7 @@ impl Toolstack {
                 _ => Err(format!("process {process}, of an earlier tandemd's, does not end, and is not waited for")),
             },
             Process::Inherited(..) => Ok(()),
+            Process::InVain(why) => Err(std::mem::take(why)),
             Process::Ours(process) => match process.end() {
                 Some(result) => result,
                 None if !self.is_released(store)? => return Ok(Errand::Runs),

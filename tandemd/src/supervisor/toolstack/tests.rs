@@ -58,6 +58,24 @@ fn one_that_destroys_has_done_that_when_the_domain_is_gone() {
 }
 
 #[test]
+fn one_that_cannot_be_started_has_ended_in_vain() {
+    let (mut toolstack, _) = toolstack("fails");
+    // There is no such place.
+    toolstack.service = "nowhere/net".into();
+    type Begin = fn(&mut Toolstack);
+    let all: [Begin; 2] = [|toolstack| toolstack.start(CREATE), |toolstack| toolstack.destroy(7)];
+    for begin in all {
+        begin(&mut toolstack);
+        assert_eq!(toolstack.destroys(), None);
+        let Errand::Done(Err(why)) = toolstack.errand(&mut Nodes::default(), |_| true).unwrap() else { panic!() };
+        assert!(why.contains("cannot make") && why.contains("nowhere"), "{why}");
+        assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
+    }
+    toolstack.clear_away(7);
+    assert!(!toolstack.clears(7));
+}
+
+#[test]
 fn one_of_an_earlier_daemons_is_not_waited_for_for_ever() {
     let (mut toolstack, _) = toolstack("inherits");
     toolstack.earlier.going = Some(7);
