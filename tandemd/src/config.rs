@@ -212,9 +212,10 @@ impl Config {
     /// Services whose driver domain is to be looked after and could not be started, and why: what its own configuration says is
     /// looked at now.
     pub fn troubles(&self) -> BTreeMap<String, String> {
-        let (mut claims, mut troubles) = (Vec::new(), BTreeMap::new());
+        let (mut claims, mut drivers, mut troubles) = (Vec::new(), Vec::new(), BTreeMap::new());
         for (name, service) in &self.service {
             let Some((driver, settings)) = service.looked_after() else { continue };
+            drivers.push((driver.to_string(), name.clone()));
             match settings.devices(driver).with_context(|| format!("[service.{name}.supervise]")) {
                 Ok(devices) => claims.extend(devices.into_iter().map(|device| (device.name, name.clone()))),
                 Err(error) => {
@@ -222,6 +223,12 @@ impl Config {
                 }
             }
         }
+        // Each would destroy what the other one has made.
+        troubles.extend(twice(&drivers, |driver, first, second| {
+            format!(
+                "`{driver}` is to be looked after twice: for `{first}` and for `{second}`; one `supervise` is enough"
+            )
+        }));
         troubles.extend(claimed_twice(&claims));
         troubles
     }
@@ -254,10 +261,17 @@ impl Service {
 
 /// Services whose driver domains claim a device that another one claims too, and words for that: nobody can say whose it is.
 fn claimed_twice(claims: &[(String, String)]) -> BTreeMap<String, String> {
+    twice(claims, |device, first, second| {
+        format!("{device} is claimed twice: by the driver domains of `{first}` and of `{second}`")
+    })
+}
+
+/// Services that name something that another one names, too, and words for that.
+fn twice(all: &[(String, String)], words: impl Fn(&str, &str, &str) -> String) -> BTreeMap<String, String> {
     let (mut seen, mut troubles): (BTreeMap<&str, &str>, _) = (BTreeMap::new(), BTreeMap::new());
-    for (device, service) in claims {
-        if let Some(first) = seen.insert(device, service) {
-            let why = format!("{device} is claimed twice: by the driver domains of `{first}` and of `{service}`");
+    for (named, service) in all {
+        if let Some(first) = seen.insert(named, service) {
+            let why = words(named, first, service);
             troubles.extend([first, service].map(|name| (name.to_string(), why.clone())));
         }
     }
@@ -443,6 +457,31 @@ mod tests {
         let config = Config::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(config.troubles().into_keys().collect::<Vec<_>>(), ["net"]);
+    }
+
+    #[test]
+    fn one_driver_domain_is_looked_after_for_one_service() {
+        let dir = std::env::temp_dir().join(format!("tandemd-twice-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        // Each is right by itself, and they have no device in common.
+        for (file, device) in [("one.cfg", "03"), ("two.cfg", "04")] {
+            std::fs::write(dir.join(file), format!("name = \"dd\"\npci = [\"00:{device}.0\"]\n")).unwrap();
+        }
+        let service = |name: &str, driver: &str, file: &str| {
+            let config = dir.join(file);
+            format!(
+                "[service.{name}]\ndriver-domain = \"{driver}\"\n[service.{name}.supervise]\nconfig = \"{}\"\n",
+                config.display()
+            )
+        };
+        let troubles = |text: String| Config::parse(&text).unwrap().troubles();
+        let both = troubles(service("lab", "dd", "one.cfg") + &service("net", "dd", "two.cfg"));
+        assert_eq!(both.keys().collect::<Vec<_>>(), ["lab", "net"], "{both:?}");
+        assert!(both["lab"].contains("`dd` is to be looked after twice") && both["lab"] == both["net"], "{both:?}");
+        // The other one of them only has its way out by it.
+        let one = troubles(service("lab", "dd", "one.cfg") + "[service.net]\ndriver-domain = \"dd\"\n");
+        assert!(one.is_empty(), "{one:?}");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
