@@ -70,17 +70,22 @@ impl Rings for Hypervisor {
     }
 }
 
+/// What is behind the last dot while it is written.
+const NEW: &str = "new";
+
 /// Where that is.
 pub fn path(records: &Path, service: &str, domain: u16) -> PathBuf {
     records.join(format!("{service}.snapshot.{domain}"))
 }
 
-/// Forgets what is known of others than these.
+/// Forgets what is known of others than these. A service may be called as what was noted of another one is: its record stays.
 pub fn keep_only(records: &Path, service: &str, domains: &[u16]) -> Result<()> {
     let kept: Vec<PathBuf> = domains.iter().map(|domain| path(records, service, *domain)).collect();
     let start = format!("{service}.snapshot.");
+    let is_domain = |rest: &str| rest == NEW || rest.parse::<u16>().is_ok();
     for entry in std::fs::read_dir(records)?.flatten() {
-        if entry.file_name().to_string_lossy().starts_with(&start) && !kept.contains(&entry.path()) {
+        let is_its = entry.file_name().to_str().and_then(|name| name.strip_prefix(&start)).is_some_and(is_domain);
+        if is_its && !kept.contains(&entry.path()) {
             std::fs::remove_file(entry.path())?;
         }
     }
@@ -376,7 +381,7 @@ fn changes_to(own: &str, now: &BTreeMap<String, String>, then: &BTreeMap<String,
 /// Who reads it finds all of it.
 fn write(file: &Path, noted: &Noted) -> Result<()> {
     let text = toml::to_string(noted).context("what is noted cannot be written down")?;
-    let new = file.with_extension("new");
+    let new = file.with_extension(NEW);
     let write = || {
         let mut out = std::fs::File::create(&new)?;
         out.write_all(text.as_bytes())?;

@@ -227,3 +227,23 @@ fn what_it_takes_is_said() {
         "that takes 50 MiB, beside 50 MiB that are the same as what was noted before; 80 MiB of it are packed into 30 MiB"
     );
 }
+
+#[test]
+fn what_was_noted_is_forgotten_and_no_other_services_record() {
+    let dir = std::env::temp_dir().join(format!("tandemd-kept-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let its = ["net.snapshot.7", "net.snapshot.8", "net.snapshot.new"];
+    let others = ["net.toml", "net.snapshot.toml", "net.snapshot.snapshot.7", "net.snapshot.7.toml", "lab.snapshot.7"];
+    for name in its.iter().chain(&others) {
+        std::fs::write(dir.join(name), "").unwrap();
+    }
+    let left = || {
+        let names = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect::<BTreeSet<_>>()
+    };
+    keep_only(&dir, "net", &[8]).unwrap();
+    assert_eq!(left(), others.iter().chain(&["net.snapshot.8"]).map(ToString::to_string).collect());
+    keep_only(&dir, "net", &[]).unwrap();
+    assert_eq!(left(), others.iter().map(ToString::to_string).collect());
+    std::fs::remove_dir_all(&dir).unwrap();
+}
