@@ -50,8 +50,9 @@ no_dma_stopped() {
 
 # audit: the hypervisor recounts all frames (not on stock Xen, which cannot). What is lost is counted from the first time on.
 audit() {
-	local status
-	xl info | grep -q '^xen_extra.*tandem' || return 0
+	local status info
+	info=$(xl info) || { echo "$info"; return 1; }
+	grep -q '^xen_extra.*tandem' <<< "$info" || return 0
 	xl debug-keys f
 	status=$?
 	xl dmesg | grep 'Frame audit:' | tail -n 1 | tee /tmp/audit
@@ -73,7 +74,7 @@ small() {
 
 # held NAME: so many pages has the domain, says the hypervisor
 held() {
-	xl debug-keys m
+	xl debug-keys m || return
 	xl dmesg | sed -n "s/.*  d$(xl domid $1): \([0-9]*\) of [0-9]* pages.*/\1/p" | tail -n 1
 }
 

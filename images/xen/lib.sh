@@ -133,7 +133,8 @@ free_kib() { hvmem 0 | sed 's/.*free_kib=\([0-9]*\).*/\1/'; }
 # (key `u`, which is another one on stock Xen: there it is the event channels alone)
 in_use() {
 	echo "event channels $(lsevtchn 0 | wc -l)"
-	xl debug-keys u
+	# What was said before is no answer, and equals none.
+	xl debug-keys u || { echo "no answer at $(cat /proc/uptime)"; return 1; }
 	xl dmesg | awk "/'u' pressed/ { said = \"\" } /use: (machine|d0): / { sub(/.*use: /, \"\"); said = said \$0 \"\n\" } END { printf \"%s\", said }"
 }
 

@@ -1,5 +1,6 @@
 # deaths.sh ROUNDS: guests die in the middle of their traffic, or half built, while another's traffic goes on and is checked.
 rounds=${1:-1}
+. /xen/driving.sh
 free_kib() { hvmem 0 | sed 's/.*free_kib=\([0-9]*\).*/\1/'; }
 ports() { lsevtchn 0 | wc -l; }
 tcptest serve > /dev/null 2>&1 &
@@ -16,14 +17,7 @@ config v1 'vcpus=2' 'on_crash="destroy"' "$(vif 3)" "disk=[$(disk xvda rw /dev/l
 # backends [DOMID]: of that domain, or of all
 backends() { ls /sys/bus/xen-backend/devices | grep -E "^v(if|bd)-$1"; }
 
-# The recount of all frames says so (stock Xen has none).
-can_recount() { xl debug-keys h; xl dmesg | grep -q 'recount of all frames'; }
-recounted() {
-	xl debug-keys f
-	xl dmesg | grep -a 'Frame audit' | tail -n 4 | tee /tmp/audit
-	tail -n 1 /tmp/audit | grep -q ' 0 wrong, 0 lost'
-}
-if can_recount; then check frames-are-accounted-for recounted || exit; fi
+check frames-are-accounted-for audit || exit
 account() { xl debug-keys m; xl debug-keys g; } # to the console: where memory is
 account
 free=$(free_kib)
@@ -127,5 +121,5 @@ stopped() { in_guest w1 60 'touch /tmp/stop; wait_for 50 grep -q stopped /tmp/wo
 check the-other-made-no-mistake stopped
 check shutdown-of-the-other eval 'timeout 60 xl shutdown -w w1; gone w1'
 check no-devices-stay no_devices_stay
-if can_recount; then check frames-are-accounted-for recounted; fi
+check frames-are-accounted-for audit
 check all-is-as-before settled $ports $free

@@ -320,6 +320,29 @@ mod tests {
     }
 
     #[test]
+    fn an_audit_that_was_not_made_finds_nothing_right() {
+        let found = host::target("logs").unwrap().join(format!("audit.{}", std::process::id()));
+        let audit = function(include_str!("../../../images/xen/driving.sh"), "audit");
+        let audit = audit.replace("/tmp/audit", &found.display().to_string());
+        // What xl answers to `info`, to `debug-keys`, and to `dmesg`.
+        let is_right = |info: &str, keys: &str, said: &str| {
+            let xl = format!(
+                "xl() {{ case $1 in info) {info} ;; debug-keys) {keys} ;; dmesg) echo '(TDM) {said}' ;; esac; }}"
+            );
+            let text = format!("{xl}\n{audit}\naudit > /dev/null && echo yes || echo no");
+            host::output(Command::new("bash").args(["-c", &text])).unwrap() == "yes\n"
+        };
+        const OURS: &str = "echo 'xen_extra              : -tandem'";
+        const RIGHT: &str = "Frame audit: 9 frames, 0 wrong, 0 lost";
+        assert!(is_right(OURS, "true", RIGHT));
+        assert!(!is_right(OURS, "true", "Frame audit: 9 frames, 0 wrong, 1 lost"));
+        assert!(!is_right(OURS, "false", RIGHT), "that was said before");
+        assert!(!is_right("false", "true", RIGHT), "nobody knows whose this is");
+        assert!(is_right("echo 'xen_extra              : .4'", "false", ""), "stock Xen has none");
+        std::fs::remove_file(&found).unwrap();
+    }
+
+    #[test]
     fn bash_can_read_every_file_of_checks() {
         for (path, _) in files() {
             host::output(Command::new("bash").arg("-n").arg(&path)).unwrap();
