@@ -25,6 +25,8 @@ describe() {
 }
 enable() { printf '\006\000' | dd of=/sys/bus/pci/devices/$edu/config bs=1 seek=4 conv=notrunc 2> /dev/null; }
 
+# Each has its own: with the same one both would do the same at the same time.
+seed_of() { if [ $1 = h2 ]; then echo $((seed + 1000000007)); else echo $seed; fi; }
 operations_of() { if [ $1 = h2 ]; then echo $((operations + 20000)); else echo $operations; fi; }
 
 # Domids are given in turn.
@@ -44,7 +46,7 @@ vcpus=3
 on_poweroff="destroy"
 on_reboot="destroy"
 on_crash="destroy"
-extra="seed=$seed first=$3 operations=$(operations_of $1) self=$last peer=$2$more"
+extra="seed=$(seed_of $1) first=$3 operations=$(operations_of $1) self=$last peer=$2$more"
 $pci
 X
 	xl create -p /tmp/$1.cfg > /tmp/$1.create 2>&1 || { cat /tmp/$1.create; return 1; }
@@ -63,6 +65,12 @@ all_operations() {
 		sum=$((sum + ${n:-0}))
 	done
 	echo $sum
+}
+# did_enough: no report is of less than 10 000 operations, and what one that has ended itself did since the last one is left out, with as many after that
+did_enough() {
+	local all=$(all_operations) deaths=$(cat /tmp/deaths)
+	echo "$all operations of all vCPUs, $deaths deaths"
+	[ $all -ge $((2 * operations - 20000 * deaths)) ]
 }
 
 deaths=0
@@ -113,6 +121,7 @@ last=$(xl domid w1)
 remember
 check hostile-domains-are-refused-what-they-may-not run
 say "ended themselves $(cat /tmp/deaths) times; $(all_operations) operations of all vCPUs"
+check they-did-all-of-them did_enough
 [ -z "$device" ] || say "$(grep -a 'was told to copy' $logs/guest-h1.log | tr -d '\r')"
 for name in h1 h2; do xl destroy $name 2> /dev/null; done
 check the-guest-goes-on memory_is_right

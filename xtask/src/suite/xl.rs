@@ -343,6 +343,34 @@ mod tests {
     }
 
     #[test]
+    fn hostile_domains_differ_and_do_what_they_are_to() {
+        let file = include_str!("../../../images/xen/tests/hostile.sh");
+        let functions = ["seed_of", "all_operations", "did_enough"].map(|name| function(file, name)).concat();
+        let dir = host::target("logs").unwrap().join(format!("hostile.{}", std::process::id()));
+        let is_enough = |deaths: u32, logs: &[(&str, u64)]| {
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("deaths"), deaths.to_string()).unwrap();
+            for (name, done) in logs {
+                let text =
+                    format!("  done 10000, accepted 5, all vCPUs 9\r\n  done 1, accepted 5, all vCPUs {done}\r\n");
+                std::fs::write(dir.join(format!("guest-{name}")), text).unwrap();
+            }
+            let functions = functions.replace("/tmp/deaths", "$logs/deaths");
+            let text = format!(
+                "operations=30000 seed=7 logs='{}'\n{functions}\n[ $(seed_of h1) = 7 ] && [ $(seed_of h2) != 7 ] && did_enough > /dev/null && echo yes || echo no",
+                dir.display()
+            );
+            let said = host::output(Command::new("bash").args(["-c", &text])).unwrap();
+            std::fs::remove_dir_all(&dir).unwrap();
+            said == "yes\n"
+        };
+        assert!(is_enough(0, &[("h1.log", 50_000), ("h2.log", 90_000)]));
+        assert!(!is_enough(0, &[("h1.log", 50_000)]), "the other one did nothing");
+        assert!(is_enough(1, &[("h1.log", 10_000), ("h2.log", 20_000), ("h2.1", 10_000)]));
+        assert!(!is_enough(1, &[("h2.log", 20_000), ("h2.1", 10_000)]));
+    }
+
+    #[test]
     fn bash_can_read_every_file_of_checks() {
         for (path, _) in files() {
             host::output(Command::new("bash").arg("-n").arg(&path)).unwrap();
