@@ -265,6 +265,9 @@ fn bed(options: &Options) -> Result<Bed> {
     })
 }
 
+/// What the hypervisor says when it is about to run something.
+const STARTED: &str = "us since the start";
+
 /// Nothing on the console that a user would worry about, and the right end.
 fn clean(outcome: &Outcome, ending: &Ending) -> Result<()> {
     clean_but(outcome, ending, &[])
@@ -294,7 +297,7 @@ fn clean_but(outcome: &Outcome, ending: &Ending, expected: &[&str]) -> Result<()
         "I/O error",
     ];
     // What it says about the machine before it runs anything is no worry; what it says later is.
-    let mut running = outcome.lines.iter().skip_while(|l| !(l.contains("(TDM)") && l.contains("us since the start")));
+    let mut running = outcome.lines.iter().skip_while(|l| !(l.contains("(TDM)") && l.contains(STARTED)));
     let unexpected = |l: &&String| warning(l).is_some_and(|said| !expected.iter().any(|e| said.contains(e)));
     let worry = |l: &&String| WORRIES.iter().any(|w| l.contains(w));
     if let Some(line) = outcome.lines.iter().find(worry).or_else(|| running.find(unexpected)) {
@@ -321,6 +324,12 @@ mod tests {
             assert!(said(&[line], &["stopped"]).unwrap_err().to_string().contains(line));
             assert!(said(&[line], &["stopped", "crashed"]).is_ok());
         }
+    }
+
+    #[test]
+    fn the_hypervisor_says_that_it_has_started() {
+        let words = format!("{{}} {STARTED}\"");
+        assert!(include_str!("../../../hv/src/arch/mod.rs").contains(&words), "or no warning of its is ever noticed");
     }
 
     #[test]
