@@ -267,7 +267,7 @@ fn which_unit_a_function_is_behind() {
 fn a_unit_that_does_not_fit_is_noticed_beside_one_that_does() {
     let device: &[u8] = &[1, 8, 0, 0, 0, 0, 2, 0];
     let misfits = |other: &[u8]| {
-        let table = [&[0; 48], &other[..], &unit(1, 0xfed9_1000, &[])].concat();
+        let table = [&[0; 48], other, &unit(1, 0xfed9_1000, &[])].concat();
         dmar::check_table(&table);
         let dmar = Dmar::parse(&table).unwrap();
         (dmar.units.len(), dmar.nr_misfits)

@@ -184,7 +184,7 @@ fn a_line_that_a_domain_left_is_its_others_also_if_they_are_busy() {
             let told = told_of_an_asserted_line(&mut i, MS, 200 * MS);
             assert!((18..=22).contains(&told), "told {told} times");
         }
-        let each_2_ms = |now: u64| now % (2 * MS) == 0;
+        let each_2_ms = |now: u64| now.is_multiple_of(2 * MS);
         told_of(&mut i, 202 * MS, 200 * MS, each_2_ms);
         assert!(!i.look(19).unwrap().is_abandoned);
         let told = told_of(&mut i, 402 * MS, 1000 * MS, each_2_ms);
