@@ -40,10 +40,15 @@ pub fn place_for(name: u32) -> Option<&'static Place> {
 
 /// `name`, with these domains at its ends, is looked at soon after `now` (ns).
 pub fn put_off(place: &Place, name: u32, ends: [u16; 2], now: u64) {
+    put_off_until(place, name, ends, now.saturating_add(LATE_NS));
+}
+
+/// The same, at `until` (ns).
+pub fn put_off_until(place: &Place, name: u32, ends: [u16; 2], until: u64) {
     place.name.store(name, Ordering::Relaxed);
     place.ends.iter().zip(ends).for_each(|(place, end)| place.store(end, Ordering::Relaxed));
     this_cpu().looks_after.set(true);
-    timers::arm_senders(now.saturating_add(LATE_NS));
+    timers::arm_senders(until);
 }
 
 /// Nothing may be done now: it is looked again later.

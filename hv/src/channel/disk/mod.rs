@@ -27,6 +27,7 @@ use crate::domain::{self, Domain};
 use crate::guest_warn;
 use crate::sched::{timers, Cause};
 use crate::sync::FairMutex;
+use ::channel::pace::LATE_NS;
 use ::channel::round::round;
 use ::channel::vbd::disk::{Disk, Served};
 use ::channel::vbd::shares::Turns as _;
@@ -48,6 +49,8 @@ const BACK_EVENT: u32 = 1 << 30;
 const GENERATION_SHIFT: u32 = 10;
 /// What a portion of work may cost, in bytes that are copied.
 const PORTION: u32 = 128 << 10;
+/// So many requests under way are many.
+const MANY: u8 = 16;
 /// What a look at a disk costs, in bytes.
 const EACH: u32 = 1 << 10;
 
@@ -183,7 +186,9 @@ impl Shelf {
         let room = turn.is_left;
         if let (true, Some(back)) = (is_late, &self.back) {
             if let Some(place) = place() {
-                late::put_off(place, cookie, [guest.id, back.end.domain], now());
+                // With so much under way somebody most likely notifies before.
+                let late = if self.disk.waiting() >= MANY { LATE_NS + LATE_NS / 2 } else { LATE_NS };
+                late::put_off_until(place, cookie, [guest.id, back.end.domain], now().saturating_add(late));
             }
         }
         if let Some(at) = look_at {
