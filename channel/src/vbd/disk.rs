@@ -1,6 +1,7 @@
 //! A disk: the guest's ring, the journal, and the back end of the moment.
 
 use super::copy::{copy_in, copy_out, frame_of, read_list, write_list};
+use super::ends::{Burst, End};
 use super::front::FrontRing;
 use super::journal::{Entry, Journal};
 use super::mark::Mark;
@@ -10,7 +11,6 @@ use super::run::{Name, Run};
 use super::shares::{Belief, Turns};
 use super::stats::Stats;
 use crate::grants::{Frames, Grants};
-use crate::pace::Pace;
 use crate::page::SharedPage;
 use crate::ring::{BackRing, RingError};
 use alloc::boxed::Box;
@@ -68,68 +68,6 @@ enum Left {
     Late,
     /// Whoever does something notifies.
     Asleep,
-}
-
-/// How busy one end of a disk's is.
-#[derive(Default)]
-struct End {
-    pace: Pace,
-    /// How far it had been looked after when it was left alone.
-    left_at: u32,
-}
-
-impl End {
-    /// After how many entries it is to notify, if `under_way` will bring about another look: after half of them at most, so that nobody waits for
-    /// what waits for him. And its pace then, if that changes.
-    #[inline]
-    fn ahead(&self, at: u32, under_way: u32, now: &impl Fn() -> u64) -> (u32, Option<Pace>) {
-        if under_way < 4 {
-            return (1, None);
-        }
-        let mut pace = self.pace;
-        let ahead = pace.looked(at.wrapping_sub(self.left_at), now());
-        (ahead.min(under_way / 2), Some(pace))
-    }
-
-    /// It was left alone `at` this entry.
-    #[inline]
-    fn left(&mut self, at: u32, pace: Option<Pace>) {
-        self.left_at = at;
-        if let Some(pace) = pace {
-            self.pace = pace;
-        }
-    }
-}
-
-/// How many requests a guest brings one after the other when nothing was under way: it waits for nothing meanwhile, so it need not notify of each of
-/// them if it has brought so many before.
-#[derive(Clone, Copy, Default)]
-struct Burst {
-    /// Requests of this one.
-    now: u32,
-    /// Of the one before, and of the shorter one of the two before.
-    last: u32,
-    usual: u32,
-    /// All requests were answered when the disk was left alone.
-    was_idle: bool,
-}
-
-impl Burst {
-    /// So many more were taken, and so many are under way. How many are still to come, if all is as usual.
-    #[inline]
-    fn taken(&mut self, nr: u32, under_way: u32) -> u32 {
-        if self.was_idle && nr > 0 {
-            let ended = self.now.min(BLKIF_RING_SIZE);
-            (self.usual, self.last, self.now) = (ended.min(self.last), ended, 0);
-        }
-        self.now = self.now.saturating_add(nr);
-        self.was_idle = under_way == 0;
-        if self.now == under_way {
-            self.usual.saturating_sub(self.now)
-        } else {
-            0
-        }
-    }
 }
 
 /// Pages that cannot be used: too few, too many, or, while something waits to be done, not as many as hold it, or some of those in another

@@ -11,6 +11,7 @@
 
 mod copy;
 pub mod disk;
+mod ends;
 pub mod front;
 mod journal;
 mod lost;
