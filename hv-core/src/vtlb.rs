@@ -117,6 +117,7 @@ impl Vtlb {
     }
 
     /// Empties it. `load_cr3` has the CPU that uses it load CR3, with whatever root: only then are its tables free for another use.
+    #[inline(never)]
     pub fn wipe<E: PtMem>(&self, env: &E, load_cr3: impl FnOnce()) {
         for (root, used) in self.roots.iter().zip(&self.used) {
             for (word, bits) in used.take().into_iter().enumerate() {

@@ -46,7 +46,7 @@ pub fn clock() -> u32 {
 ///
 /// # Safety
 /// 1. `root` is the machine address of an L4 table that has the hypervisor's slots, and stays one while it is loaded.
-#[inline]
+#[inline(always)]
 pub unsafe fn load_root(root: u64) {
     let time = CLOCK.flush_begins();
     // SAFETY: (1).

@@ -85,7 +85,7 @@ pub fn hardware_root_or(v: &OwnedVcpu, own: Mfn) -> Mfn {
 
 /// Loads the root of `v`, which is about to run here, for its mode, with an empty cache: what CPUs were asked to forget while it did
 /// not run is not in it any more.
-#[inline]
+#[inline(always)]
 pub fn load_empty(v: &OwnedVcpu) {
     let load_cr3 = || mode::load_root(hardware_root(v));
     match v.vtlb() {
