@@ -215,13 +215,14 @@ impl<P: SharedFrame> GrantTable<P> {
         let last_write = how.writable && !after.is_written();
         if last || last_write {
             let frame = active.frame;
-            if let Some((head, _)) = entry(&self.shared, gref) {
-                unmark(head, last, last_write);
-            }
+            // The reference first: the granter may have the frame be a page table as soon as it sees that the use has ended.
             if last {
                 refs.give_back(frame, last_write);
             } else {
                 refs.make_readable(frame);
+            }
+            if let Some((head, _)) = entry(&self.shared, gref) {
+                unmark(head, last, last_write);
             }
         }
     }
@@ -247,13 +248,11 @@ impl<P: SharedFrame> GrantTable<P> {
         let is_taken = refs.take(self.dom, frame, writable);
         if is_taken {
             f(frame);
+            // Before the granter sees that the use has ended.
+            refs.give_back(frame, writable);
         }
         unmark(head, true, writable);
-        if !is_taken {
-            return Err(GntStatus::GeneralError);
-        }
-        refs.give_back(frame, writable);
-        Ok(())
+        if is_taken { Ok(()) } else { Err(GntStatus::GeneralError) }
     }
 
     /// The same of a grant that is in use already.

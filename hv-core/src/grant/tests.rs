@@ -64,6 +64,41 @@ fn a_grant_that_is_used_once_is_marked_meanwhile() {
     assert_eq!(t.nr_used(), 0);
 }
 
+/// A granter that sees that nobody writes to a frame any more may have it be a page table at once.
+#[test]
+fn nobody_has_a_reference_when_the_granter_sees_that_a_use_has_ended() {
+    struct Seen(TestPage, Cell<u32>);
+    impl Seen {
+        fn ends(&self, flag: u16) {
+            assert_ne!(self.0.as_ref()[6].load(SeqCst) & u32::from(flag), 0, "it was seen to end before");
+            self.1.set(self.1.get() + 1);
+        }
+    }
+    impl FrameRefs for Seen {
+        fn take(&self, _: DomId, _: u64, _: bool) -> bool {
+            true
+        }
+        fn give_back(&self, _: u64, writable: bool) {
+            self.ends(if writable { GTF_WRITING } else { GTF_READING });
+        }
+        fn make_writable(&self, _: DomId, _: u64) -> bool {
+            true
+        }
+        fn make_readable(&self, _: u64) {
+            self.ends(GTF_WRITING);
+        }
+    }
+    let mut t = table();
+    let refs = Seen(t.frames()[0].clone(), Cell::new(0));
+    grant(&t, 3, GTF_PERMIT_ACCESS, 2, 105);
+    t.use_once(&refs, 2, 3, true, |_| ()).unwrap();
+    t.pin(&refs, 2, 3, Use::host(false)).unwrap();
+    t.pin(&refs, 2, 3, Use::host(true)).unwrap();
+    t.unpin(&refs, 3, Use::host(true));
+    t.unpin(&refs, 3, Use::host(false));
+    assert_eq!((refs.1.get(), in_use_flags(&t, 3)), (3, 0));
+}
+
 #[test]
 fn a_handle_does_not_touch_the_grants_of_the_next_domain_of_the_same_number() {
     let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());

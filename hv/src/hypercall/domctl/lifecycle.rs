@@ -173,10 +173,11 @@ pub(super) fn destroy(r: &mut Request) -> Outcome {
     passthrough::release_domain(&d)?;
     iommu::release(&d.dma)?;
     crate::irq::guest::release_domain(&d);
-    crate::domain::grant::release(&d)?;
     crate::twin::forget_domain(&d)?;
     held.try_each(release_vcpu)?;
     d.mm.relinquish()?;
+    // Behind its page tables: a granter that sees its use end may have the frame be anything at once.
+    crate::domain::grant::release(&d)?;
     life::died(&d);
     OK
 }
