@@ -16,7 +16,7 @@ use xen_abi::errno::Errno;
 use xen_abi::layout::DOMID_FIRST_RESERVED;
 
 /// Creation flags that mean something for a PV domain here.
-const KNOWN_FLAGS: u32 = op::CDF_IOMMU | op::CDF_XS_DOMAIN;
+const KNOWN_FLAGS: u32 = op::CDF_IOMMU;
 
 /// Makes a domain: paused, without vCPUs and memory. Domain 0 or a reserved number as id asks for any free one, which is
 /// written back. Errors: EINVAL for flags and sizes that are not supported; EEXIST for an id in use; ENOMEM.
