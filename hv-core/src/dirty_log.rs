@@ -4,6 +4,7 @@
 //! Anybody may mark a frame at any time, while another reads; so the words are atomics. Only one reads at a time, and a reading that takes long is
 //! preempted, as making a long log is: [`Place`] knows where that goes on.
 
+use crate::room::Room;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use xen_abi::errno::Errno;
@@ -112,15 +113,14 @@ impl Making {
     /// Words in a page.
     const PORTION: usize = 512;
 
-    /// Begins one for frames below `pfns`. `has_room`: the memory for it may be taken. ENOMEM.
-    pub fn begin(pfns: u64, has_room: impl FnOnce() -> bool) -> Result<Self, Errno> {
+    /// Begins one for frames below `pfns`, which is the guest's to say; `room` is asked. ENOMEM.
+    pub fn begin(pfns: u64, room: Room) -> Result<Self, Errno> {
         if pfns > MAX_PFNS {
             return Err(Errno::ENOMEM);
         }
         let mut words = Vec::new();
         let all = usize::try_from(pfns.div_ceil(64)).map_err(|_| Errno::ENOMEM)?;
-        words.try_reserve_exact(all).map_err(|_| Errno::ENOMEM)?;
-        if !has_room() {
+        if !room(all.saturating_mul(size_of::<AtomicU64>()), &mut || words.try_reserve_exact(all).is_ok()) {
             return Err(Errno::ENOMEM);
         }
         Ok(Self { log: Log { words, ..Log::none() }, all })
@@ -187,10 +187,11 @@ impl Default for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::room::boundless;
 
     /// And how often others could do something meanwhile.
     fn made(pfns: u64) -> (Log, u32) {
-        let (mut making, mut stops) = (Making::begin(pfns, || true).unwrap(), 0);
+        let (mut making, mut stops) = (Making::begin(pfns, boundless).unwrap(), 0);
         loop {
             match making.go_on() {
                 Ok(log) => return (log, stops),
@@ -240,8 +241,13 @@ mod tests {
         let log = log(129);
         log.mark(128);
         assert_eq!((log.read(2, false), log.pfns()), (1, 192));
-        assert_eq!(Making::begin(MAX_PFNS + 1, || true).err(), Some(Errno::ENOMEM));
-        assert_eq!(Making::begin(1, || false).err(), Some(Errno::ENOMEM));
+        assert_eq!(Making::begin(MAX_PFNS + 1, boundless).err(), Some(Errno::ENOMEM));
+        // Who has no room takes nothing.
+        let full: Room = |bytes, _take| {
+            assert_eq!(bytes, 8 * 3);
+            false
+        };
+        assert_eq!(Making::begin(129, full).err(), Some(Errno::ENOMEM));
         let none = Log::none();
         none.mark(0);
         assert_eq!(none.read(0, true), 0);

@@ -5,6 +5,7 @@
 
 use super::table::entry;
 use super::{DomId, GrantTable, SharedFrame};
+use crate::room::Room;
 use crate::snapshot::Refusal;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -43,18 +44,20 @@ impl Saved {
 }
 
 impl<P: SharedFrame> GrantTable<P> {
-    /// Notes what it is. ENOMEM.
-    pub fn save(&self) -> Result<Saved, Errno> {
+    /// Notes what it is; `room` is asked for each frame, and for the uses. ENOMEM.
+    pub fn save(&self, room: Room) -> Result<Saved, Errno> {
         let mut pages = Vec::new();
         pages.try_reserve_exact(self.frames().len()).map_err(|_| Errno::ENOMEM)?;
         for page in self.frames() {
             let mut words = Vec::new();
-            words.try_reserve_exact(WORDS).map_err(|_| Errno::ENOMEM)?;
+            let mut take = || words.try_reserve_exact(WORDS).is_ok();
+            room(WORDS * size_of::<u32>(), &mut take).then_some(()).ok_or(Errno::ENOMEM)?;
             words.extend(page.as_ref().iter().map(|word| word.load(Acquire)));
             pages.push(words.try_into().map_err(|_| Errno::EINVAL)?);
         }
-        let mut used = Vec::new();
-        used.try_reserve_exact(self.nr_used()).map_err(|_| Errno::ENOMEM)?;
+        let (mut used, nr_used) = (Vec::new(), self.nr_used());
+        let mut take = || used.try_reserve_exact(nr_used).is_ok();
+        room(nr_used * size_of::<Used>(), &mut take).then_some(()).ok_or(Errno::ENOMEM)?;
         self.for_each_used(|gref, user, frame, [_, _, host, device]| {
             used.push(Used { gref, user, frame, is_written: host != 0 || device != 0 });
         });
@@ -114,7 +117,7 @@ mod tests {
         }
         t.pin(&f, 2, 3, Use::host(true)).unwrap();
         t.pin(&f, 2, 4, Use::host(true)).unwrap();
-        let saved = t.save().unwrap();
+        let saved = t.save(boundless).unwrap();
         let then = words(&t, 5);
         // One use ends, one becomes less; the rest is scribbled over, and there is more.
         t.unpin(&f, 3, Use::host(true));
@@ -143,7 +146,7 @@ mod tests {
             grant(&t, gref, GTF_PERMIT_ACCESS, user, 105);
         }
         t.pin(&f, 2, 4, Use::host(false)).unwrap();
-        let saved = t.save().unwrap();
+        let saved = t.save(boundless).unwrap();
         t.pin(&f, 2, 4, Use::host(true)).unwrap();
         assert_eq!(t.check(&saved), Err(Refusal::Grant(4)), "for writing now");
         t.unpin(&f, 4, Use::host(true));
@@ -161,5 +164,16 @@ mod tests {
         assert_eq!(t.check(&saved), Err(Refusal::Grant(4)), "another frame");
         t.unpin(&f, 4, Use::host(false));
         assert_eq!(t.check(&saved), Ok(()));
+    }
+
+    #[test]
+    fn who_has_no_room_is_not_noted() {
+        let mut t = GrantTable::<TestPage>::new(1, 1, 4);
+        t.grow(2, boundless, || Some(TestPage::filled(0))).unwrap();
+        let full: Room = |bytes, _take| {
+            assert_eq!(bytes, 4096, "a frame each");
+            false
+        };
+        assert_eq!(t.save(full).err(), Some(Errno::ENOMEM));
     }
 }

@@ -3,6 +3,7 @@
 use super::{vcpu::SavedVcpu, Rest};
 use crate::arch::pci::Sbdf;
 use crate::arch::{pci_reset, tsc};
+use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::mmu_env::mmu;
 use crate::domain::passthrough::roll_back as functions;
 use crate::domain::ports::GuestPage;
@@ -11,6 +12,7 @@ use crate::irq;
 use crate::pv::time;
 use crate::sched::{timers, AllHeld};
 use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::allowance::PAGE;
 use hv_core::mmu::snapshot::{Check, Copies, Memory};
 use hv_core::snapshot::{Refusal, Stop};
 use xen_abi::errno::Errno;
@@ -168,7 +170,11 @@ impl Way {
         }
         functions::check_reset(d, &rest.functions).map_err(device)?;
         irq::guest::lock().check(d.id, &rest.pirqs)?;
-        d.grants.table().check(&rest.grants)?;
+        {
+            let table = d.grants.table();
+            this_cpu().allowance.spend_each(table.frames().len() as u64, PAGE);
+            table.check(&rest.grants)?;
+        }
         d.events.lock().check(&rest.events)?;
         mmu().check_memory(d.mm.id, memory, &mut self.check, &d.mm.lock())?;
         d.events.lock().for_each_page(|page| self.check.explain(page.mfn()));

@@ -11,6 +11,7 @@
 mod back;
 mod vcpu;
 
+use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::mmu_env::{mmu, Env};
 use crate::domain::memory::{claims, limbo};
 use crate::domain::passthrough::roll_back::{self as functions, Config};
@@ -26,6 +27,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use back::{Then, Way};
 use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::allowance::PAGE;
 use hv_core::mmu::snapshot::{Copies, Counts, Form, Keep, Memory};
 use hv_core::snapshot::{Refusal, Stop};
 use hv_core::watchdog::Watchdogs;
@@ -266,7 +268,11 @@ fn keep_rest(d: &Domain, held: &AllHeld<'_>, memory: &mut Memory, copies: &mut C
     pages?;
     shared_info.extend((0..PAGE_SIZE / 8).map(|n| back::shared_word(d, n).load(Ordering::Acquire)));
     drop(channels);
-    let grants = d.grants.table().save().map_err(no_memory)?;
+    let grants = {
+        let table = d.grants.table();
+        this_cpu().allowance.spend_each(table.frames().len() as u64, PAGE);
+        table.save(frames::grow_tables).map_err(no_memory)?
+    };
     let pirqs = irq::guest::lock().save(d.id).map_err(no_memory)?;
     Ok(Rest {
         vcpus,

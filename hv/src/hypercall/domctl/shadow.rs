@@ -102,9 +102,8 @@ fn go_on_enabling(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Result<(
     let mut making = match place.making.take() {
         Some(begun) => begun,
         None => {
-            // The size is the guest's to say; it may not have what others' objects need.
             let pfns = d.maximum_pfn().saturating_add(1).max(d.mm.max_pages());
-            Making::begin(pfns, frames::may_grow_tables)?
+            Making::begin(pfns, frames::grow_tables)?
         }
     };
     loop {
