@@ -79,6 +79,8 @@ fn enable(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Outcome {
     if d.mm.log.is_enabled() {
         return Err(Errno::EBUSY);
     }
+    // What a snapshot writes on the way back is not logged. It stops each vCPU before it holds them, and looks for a log when it has.
+    held.try_each(|v| if v.stop.load(Ordering::Acquire) & stop::SNAPSHOT == 0 { Ok(()) } else { Err(Errno::EBUSY) })?;
     let result = go_on_enabling(d, held, place);
     if result.is_err_and(|errno| errno != Errno::ERESTART) {
         disable(d, held, place);
