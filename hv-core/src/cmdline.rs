@@ -272,16 +272,17 @@ impl Options {
         })
     }
 
-    /// `vga=`: a list. The loader or the firmware has set the mode, and it stays.
+    /// `vga=`: a list. The loader or the firmware has set the mode, and it stays. What is wrong with one word says nothing of the others.
     fn set_vga(&mut self, list: &str) -> Result<(), Diagnostic> {
+        let mut said = Ok(());
         for item in list.split(',') {
             match item {
                 "keep" => self.is_screen_kept = true,
                 "current" | "text-80x25" => {}
-                _ => return Err(bad("vga", item, "current or keep (the loader sets the mode)")),
+                _ => said = said.and(Err(bad("vga", item, "current or keep (the loader sets the mode)"))),
             }
         }
-        Ok(())
+        said
     }
 
     fn find_contradictions(&self, found: &mut Vec<Diagnostic>) {

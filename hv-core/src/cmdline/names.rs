@@ -10,6 +10,7 @@ pub const UNSUPPORTED: &[&str] = &[
     "smt",
     "xsave",
     // The machine.
+    "ucode",
     "clocksource",
     "lapic",
     "nolapic",
@@ -79,7 +80,6 @@ pub const IGNORED: &[&str] = &[
     "mce",
     "mce_fb",
     "mwait-idle",
-    "ucode",
     "tsc",
     "avx512",
     "invpcid",

@@ -100,8 +100,8 @@ fn unknown_options_are_named() {
     assert_eq!(complaints("nosm\u{7}p"), ["unknown option 'nosm?p' is ignored"]);
     // Options of Xen that mean nothing here are told apart.
     let (_, found) = Options::parse("ucode=scan vesa-ram=16");
-    assert_eq!(found, [Diagnostic::Ignored("ucode".into()), Diagnostic::Ignored("vesa-ram".into())]);
-    assert!(found.iter().all(|d| !d.is_warning()));
+    assert_eq!(found, [Diagnostic::Unsupported("ucode".into()), Diagnostic::Ignored("vesa-ram".into())]);
+    assert_eq!([true, false], [0, 1].map(|n| found[n].is_warning()));
 }
 
 #[test]
@@ -193,6 +193,17 @@ fn bad_values_are_explained() {
         assert!(matches!(&found[..], [Diagnostic::BadValue { value: v, .. }] if v == value), "{line}: {found:?}");
         assert_eq!(Options { line: String::new(), iommu: Iommu::default(), ..options }, Options::default(), "{line}");
     }
+}
+
+#[test]
+fn what_is_wrong_in_a_list_says_nothing_of_the_rest() {
+    let (options, found) = Options::parse("iommu=typo,force,no-intremap vga=gfx-1024x768x32,keep");
+    assert!(options.iommu.is_required && !options.iommu.has_intremap && options.is_screen_kept);
+    let values: Vec<&str> = found
+        .iter()
+        .filter_map(|d| if let Diagnostic::BadValue { value, .. } = d { Some(value.as_str()) } else { None })
+        .collect();
+    assert_eq!(values, ["typo", "gfx-1024x768x32"]);
 }
 
 #[test]

@@ -143,50 +143,56 @@ pub(super) fn serial(text: &str) -> Option<String> {
     Some(text.into())
 }
 
-/// `iommu=`: a list of booleans and words.
+/// `iommu=`: a list of booleans and words. What is wrong with one says nothing of the others: the first that is wrong is told of.
 pub(super) fn iommu(iommu: &mut Iommu, value: Option<&str>) -> Result<(), Diagnostic> {
+    let mut said = Ok(());
     for item in value.unwrap_or("yes").split(',') {
-        let (name, is_on) = match (item.strip_prefix("no-"), item.split_once('=')) {
-            (Some(name), _) => (name, Some(false)),
-            (None, Some((name, value))) => (name, boolean(value)),
-            (None, None) => (item, Some(true)),
-        };
-        let expected = || bad("iommu", item, IOMMU_FORM);
-        if let Some(is_on) = boolean(item) {
-            iommu.is_enabled = is_on;
-            continue;
-        }
-        // A list behind a word, as quarantine=scratch-page, is a matter of options without effect.
-        let is_without_effect = matches!(
-            name,
-            "workaround_bios_bug"
-                | "igfx"
-                | "snoop"
-                | "qinval"
-                | "intpost"
-                | "amd-iommu-perdev-intremap"
-                | "sharept"
-                | "superpages"
-                | "quarantine"
-                | "crash-disable"
-                | "ats"
-                | "keep-debug"
-                | "map-inclusive"
-                | "map-reserved"
-                | "verbose"
-                | "debug"
-        );
-        if is_without_effect {
-            continue;
-        }
-        let is_on = is_on.ok_or_else(expected)?;
-        match name {
-            "force" | "required" => iommu.is_required = is_on,
-            "intremap" => iommu.has_intremap = is_on,
-            "dom0-passthrough" => iommu.is_dom0_passthrough = is_on,
-            "dom0-strict" => iommu.is_dom0_strict = is_on,
-            _ => return Err(expected()),
-        }
+        said = said.and(iommu_item(iommu, item));
+    }
+    said
+}
+
+fn iommu_item(iommu: &mut Iommu, item: &str) -> Result<(), Diagnostic> {
+    let (name, is_on) = match (item.strip_prefix("no-"), item.split_once('=')) {
+        (Some(name), _) => (name, Some(false)),
+        (None, Some((name, value))) => (name, boolean(value)),
+        (None, None) => (item, Some(true)),
+    };
+    let expected = || bad("iommu", item, IOMMU_FORM);
+    if let Some(is_on) = boolean(item) {
+        iommu.is_enabled = is_on;
+        return Ok(());
+    }
+    // A list behind a word, as quarantine=scratch-page, is a matter of options without effect.
+    let is_without_effect = matches!(
+        name,
+        "workaround_bios_bug"
+            | "igfx"
+            | "snoop"
+            | "qinval"
+            | "intpost"
+            | "amd-iommu-perdev-intremap"
+            | "sharept"
+            | "superpages"
+            | "quarantine"
+            | "crash-disable"
+            | "ats"
+            | "keep-debug"
+            | "map-inclusive"
+            | "map-reserved"
+            | "verbose"
+            | "debug"
+    );
+    if is_without_effect {
+        return Ok(());
+    }
+    let is_on = is_on.ok_or_else(expected)?;
+    match name {
+        "force" | "required" => iommu.is_required = is_on,
+        "intremap" => iommu.has_intremap = is_on,
+        "dom0-passthrough" => iommu.is_dom0_passthrough = is_on,
+        "dom0-strict" => iommu.is_dom0_strict = is_on,
+        _ => return Err(expected()),
     }
     Ok(())
 }

@@ -252,7 +252,11 @@ impl<P: SharedFrame> GrantTable<P> {
             refs.give_back(frame, writable);
         }
         unmark(head, true, writable);
-        if is_taken { Ok(()) } else { Err(GntStatus::GeneralError) }
+        if is_taken {
+            Ok(())
+        } else {
+            Err(GntStatus::GeneralError)
+        }
     }
 
     /// The same of a grant that is in use already.
