@@ -169,6 +169,11 @@ gone() { wait_for ${2:-30} eval "! xl domid $1"; }
 # quoted: lines of kernels and of the hypervisor, so that nobody takes them for such as came in between
 quoted() { sed 's/\[\( *[0-9.]*\)\] /<\1> /g; s/(\(TDM\|XEN\)) /\1: /g'; }
 
+# no_node PATTERN: xenstore answers, and has no node whose line is like that
+no_node() {
+	xenstore-ls -f > /tmp/nodes && ! grep -E "$1" /tmp/nodes
+}
+
 # check NAME COMMAND...: reports whether it succeeds; its output tells why not
 check() {
 	local name=$1 out status

@@ -74,7 +74,7 @@ no_errors() { in_guest u1 10 'dmesg | grep -iE "i/o error|blkfront.*error|bug:|o
 check the-guest-saw-no-error no_errors
 check no-access-was-stopped no_dma_stopped
 check the-guest-goes eval 'xl destroy u1 && gone u1'
-nothing_is_left() { wait_for 20 eval '! xenstore-ls -f | grep -E "vbd/[1-9]"' || told; }
+nothing_is_left() { wait_for 20 no_node 'vbd/[1-9]' || told; }
 check no-node-stays nothing_is_left
 check the-driver-domain-goes eval 'xl pause dd && xl destroy dd && gone dd'
 check frames-agree-at-the-end audit

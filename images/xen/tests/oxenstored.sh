@@ -21,5 +21,5 @@ check shutdown-is-seen-by-a-watch watched
 check save eval 'boot g1 && xl save g1 /tmp/saved'
 check restore eval 'xl restore /tmp/saved && said "^here$" g1 30 "echo here"'
 check destroy eval 'xl destroy g1 && gone g1'
-check no-node-stays eval 'wait_for 10 eval "! xenstore-ls -f | grep -E \"vif/[1-9]|vbd/[1-9]|^/local/domain/[1-9]|^/libxl/[1-9]\""'
+check no-node-stays wait_for 10 no_node 'vif/[1-9]|vbd/[1-9]|^/local/domain/[1-9]|^/libxl/[1-9]'
 check nothing-stays nothing_stays

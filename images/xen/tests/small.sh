@@ -117,7 +117,7 @@ check and-its-data-are-right eval 'right || why'
 check it-stays-small fits dv
 check it-had-none-either its_console_is_clean dv
 check the-guest-behind-it-goes eval 'xl destroy u2 && gone u2'
-check its-nodes-go wait_for 20 eval '! xenstore-ls -f | grep -E "backend/(vif|vbd)/[1-9]"'
+check its-nodes-go wait_for 20 no_node 'backend/(vif|vbd)/[1-9]'
 check it-goes eval 'xl destroy dv && gone dv'
 check nothing-stays nothing_stays
 check frames-agree-at-the-end audit

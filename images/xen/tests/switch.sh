@@ -89,8 +89,7 @@ check destroyed-in-traffic eval 'xl destroy s1 && gone s1'
 other_lives() { said '^here$' s2 20 'echo here' && [ "$(xenstore-list /local/domain/$(xl domid net)/backend/vif)" = "$(xl domid s2)" ]; }
 check the-other-lives other_lives
 check destroy eval 'xl destroy s2 && gone s2'
-no_node() { ! xenstore-ls -f | grep "vif/[0-9]"; }
-check no-node-stays wait_for 10 no_node
+check no-node-stays wait_for 10 no_node 'vif/[0-9]'
 check nothing-stays nothing_stays
 check frames-agree-at-the-end audit
 # It is the last to go, and comes again for the next guests.

@@ -137,7 +137,7 @@ check frames-agree audit
 # The driver domain is destroyed while the twin has the card.
 check traffic-goes-on moves u1 || tell u1
 check destroy destroyed dd u1 $([ $is_short ] || echo u2)
-check no-node-stays wait_for 10 eval '! xenstore-ls -f | grep "vif/[0-9]"'
+check no-node-stays wait_for 10 no_node 'vif/[0-9]'
 # But page tables of the place where the twin was, for the next one there.
 remember_less 128
 check nothing-stays nothing_stays

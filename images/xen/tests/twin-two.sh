@@ -92,7 +92,7 @@ check the-streams-do-not-notice eval 'moves u1 && moves u2'
 check frames-agree audit
 destroyed() { local d; for d in $(echo ${dds[@]} | tr ' ' '\n' | uniq) u1 u2; do xl destroy $d && gone $d || return 1; done; }
 check destroy destroyed
-check no-node-stays wait_for 10 eval '! xenstore-ls -f | grep "vif/[0-9]"'
+check no-node-stays wait_for 10 no_node 'vif/[0-9]'
 # But page tables of the places where the twins were, for the next ones there.
 remember_less 256
 check nothing-stays nothing_stays

@@ -57,7 +57,7 @@ check no-access-was-stopped no_dma_stopped
 
 destroyed() { local d; for d in u1 u2 dd; do xl destroy $d && gone $d || return 1; done; }
 check destroy destroyed
-check no-node-stays wait_for 10 eval '! xenstore-ls -f | grep "vif/[0-9]"'
+check no-node-stays wait_for 10 no_node 'vif/[0-9]'
 check nothing-stays nothing_stays
 check frames-agree-at-the-end audit
 check assignable-remove xl pci-assignable-remove $nic
