@@ -82,17 +82,30 @@ pub enum Knowers {
     Everyone,
 }
 
-/// Type (bits 61-63), pinned (60), foreign (59), state (57-58), resume index (32-41), type count or time stamp (0-31).
+/// Turn or resume index (bits 39-63), type (36-38), pinned (35), foreign (34), state (32-33), type count or time stamp (0-31).
+///
+/// The turn counts the references that were taken since the type was established. Who drops the last one reads the word, then the clock, and
+/// puts the time into the word if that is as it was: no reference was taken meanwhile. The count alone does not say so, for one may have come
+/// and gone, and by it a CPU may know the frame that flushed later than the time that was read.
+///
+/// The turn wraps, at the top of the word so that this touches nothing else: for a word to be as it was, 33 million references would have to come
+/// and go while one is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Usage(u64);
 
-const TYPE_SHIFT: u32 = 61;
-const PINNED: u64 = 1 << 60;
-/// A page table of another domain than the owner has mapped it writable, since it is [`FrameType::Writable`].
-const FOREIGN: u64 = 1 << 59;
-const STATE_SHIFT: u32 = 57;
-const RESUME_SHIFT: u32 = 32;
+/// Only in state `Valid`: how many references were taken.
+const TURN_SHIFT: u32 = 39;
+/// Only in state `Partial`, in the same place.
+const RESUME_SHIFT: u32 = TURN_SHIFT;
 const RESUME_MASK: u64 = 0x3ff;
+const TYPE_SHIFT: u32 = 36;
+const TYPE_MASK: u64 = 7 << TYPE_SHIFT;
+const PINNED: u64 = 1 << 35;
+/// A page table of another domain than the owner has mapped it writable, since it is [`FrameType::Writable`].
+const FOREIGN: u64 = 1 << 34;
+const STATE_SHIFT: u32 = 32;
+/// Type and state, shifted down by [`STATE_SHIFT`].
+const KIND_MASK: u64 = TYPE_MASK >> STATE_SHIFT | 3;
 const LOW_MASK: u64 = 0xffff_ffff;
 /// More type references than this are refused.
 const COUNT_MAX: u32 = 0x7fff_ffff;
@@ -111,15 +124,19 @@ impl Usage {
     pub(crate) const fn valid(ty: FrameType, count: u32) -> Self {
         Self::make(ty, UsageState::Valid, count)
     }
+    #[inline]
+    const fn is(self, ty: FrameType, state: UsageState) -> bool {
+        self.0 >> STATE_SHIFT & KIND_MASK == (ty as u64) << (TYPE_SHIFT - STATE_SHIFT) | state as u64
+    }
     /// The type's last reference went at `stamp`.
     #[inline]
     pub(crate) const fn ended(self, stamp: u32) -> Self {
-        Self(self.0 & (!0 << TYPE_SHIFT | FOREIGN) | stamp as u64)
+        Self(self.0 & (TYPE_MASK | FOREIGN) | stamp as u64)
     }
     /// From `Idle`, the first reference of the type that it had last.
     #[inline]
     pub(crate) const fn again(self) -> Self {
-        Self(self.0 & (!0 << TYPE_SHIFT | FOREIGN) | Self::valid(FrameType::None, 1).0)
+        Self(self.0 & (TYPE_MASK | FOREIGN) | Self::valid(FrameType::None, 1).0)
     }
     pub(crate) const fn busy(ty: FrameType) -> Self {
         Self::make(ty, UsageState::Busy, 1)
@@ -137,7 +154,7 @@ impl Usage {
     /// The type; in state `Idle` the last one.
     #[inline]
     pub const fn ty(self) -> FrameType {
-        FrameType::ALL[(self.0 >> TYPE_SHIFT) as usize]
+        FrameType::ALL[(self.0 >> TYPE_SHIFT) as usize & 7]
     }
     /// How far the type is established.
     #[inline]
@@ -174,14 +191,12 @@ impl Usage {
     /// Is it in full use as `ty`?
     #[inline]
     pub const fn is_valid_as(self, ty: FrameType) -> bool {
-        self.0 >> STATE_SHIFT & !((PINNED | FOREIGN) >> STATE_SHIFT)
-            == (ty as u64) << (TYPE_SHIFT - STATE_SHIFT) | UsageState::Valid as u64
+        self.is(ty, UsageState::Valid)
     }
     /// Was its last use that as `ty`, and is it over?
     #[inline]
     pub(crate) const fn is_idle_as(self, ty: FrameType) -> bool {
-        self.0 >> STATE_SHIFT & !((PINNED | FOREIGN) >> STATE_SHIFT)
-            == (ty as u64) << (TYPE_SHIFT - STATE_SHIFT) | UsageState::Idle as u64
+        self.is(ty, UsageState::Idle)
     }
     /// Must TLBs be flushed before it may be used as `ty`? Only in state `Idle`.
     #[inline]
@@ -198,13 +213,13 @@ impl Usage {
             Knowers::CpusOf(owner)
         }
     }
-    /// One more reference, unless there are too many.
+    /// One more reference, unless there are too many. With one fewer again it is not the word that it was.
     #[inline]
     pub(crate) const fn plus_one(self) -> Option<Self> {
         if self.low() >= COUNT_MAX {
             None
         } else {
-            Some(Self(self.0 + 1))
+            Some(Self(self.0.wrapping_add(1 << TURN_SHIFT | 1)))
         }
     }
     /// One reference fewer; there must be two or more.
@@ -253,5 +268,71 @@ impl Frame {
         let ty = if last.ty() == FrameType::None { FrameType::Shared } else { last.ty() };
         let foreign = last.raw() & FOREIGN;
         self.usage.store(Usage::idle(ty, clock).raw() | foreign, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What everybody asks of a word, the turn aside.
+    fn says(word: Usage) -> (FrameType, UsageState, u32, bool, Knowers) {
+        (word.ty(), word.state(), word.count(), word.is_pinned(), word.knowers(DomId(1)))
+    }
+
+    fn words() -> impl Iterator<Item = (FrameType, Usage)> {
+        let flags = [0, PINNED, FOREIGN, PINNED | FOREIGN];
+        FrameType::ALL.into_iter().flat_map(move |ty| flags.map(|flags| (ty, Usage(Usage::valid(ty, 1).0 | flags))))
+    }
+
+    #[test]
+    fn a_reference_that_came_and_went_shows_in_the_word_and_nowhere_else() {
+        const LAST: u64 = u64::MAX >> TURN_SHIFT;
+        for (ty, first) in words() {
+            for turn in [0, 1, LAST / 2, LAST - 1, LAST] {
+                let before = Usage(first.0 | turn << TURN_SHIFT);
+                let two = before.plus_one().unwrap();
+                let after = two.minus_one();
+                assert_eq!(
+                    (says(two), says(after)),
+                    ((ty, before.state(), 2, says(before).3, says(before).4), says(before))
+                );
+                assert_ne!(after, before, "turn {turn}");
+                assert!(after.is_valid_as(ty) && two.is_valid_as(ty) && !after.is_idle_as(ty));
+                let others = || FrameType::ALL.into_iter().filter(|other| *other != ty);
+                assert!(others().all(|other| !after.is_valid_as(other)));
+                let ended = after.ended(7);
+                assert_eq!((says(ended), ended.stamp()), ((ty, UsageState::Idle, 0, false, says(before).4), 7));
+                assert!(
+                    ended.is_idle_as(ty) && !ended.is_valid_as(ty) && others().all(|other| !ended.is_idle_as(other))
+                );
+                assert_eq!(ended, first.ended(7), "what was in between is over");
+                assert_eq!(ended.again(), first.unpinned(), "and begins anew");
+                assert_eq!((after.pinned().unpinned(), after.unpinned().is_pinned()), (after.unpinned(), false));
+            }
+        }
+        assert_eq!(Usage::UNUSED, Usage::idle(FrameType::None, 0), "a frame table of zeroes");
+    }
+
+    #[test]
+    fn there_are_never_more_references_than_are_counted() {
+        for (ty, first) in words() {
+            let most = Usage(first.0 & !LOW_MASK | u64::from(COUNT_MAX));
+            assert_eq!((most.plus_one(), most.count()), (None, COUNT_MAX));
+            let last = most.minus_one().plus_one().unwrap();
+            assert_eq!((last.ty(), last.state(), last.count()), (ty, UsageState::Valid, COUNT_MAX));
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_left_half_done_says_where() {
+        for ty in [FrameType::L1, FrameType::L2, FrameType::L3, FrameType::L4] {
+            for resume in [0, 1, 511, 512] {
+                let word = Usage::partial(ty, resume);
+                assert_eq!((says(word), word.resume()), (says(Usage::partial(ty, 0)), resume));
+                assert_eq!(says(word), (ty, UsageState::Partial, 1, false, Knowers::CpusOf(DomId(1))));
+                assert!(!word.is_valid_as(ty) && !word.is_idle_as(ty) && !Usage::busy(ty).is_valid_as(ty));
+            }
+        }
     }
 }

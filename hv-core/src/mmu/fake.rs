@@ -38,6 +38,8 @@ pub struct Machine {
     /// Every frame that became free, with its last owner.
     pub freed: Mutex<Vec<(Mfn, DomId)>>,
     clock: AtomicU32,
+    /// What others do between somebody's look at the clock and what he makes of it, the next time that anybody looks.
+    pub behind_clock: Mutex<Option<fn(&Self)>>,
     last_flush: [AtomicU32; 3],
     flushes: [AtomicU32; 3],
     /// Steps that are left; negative: any number.
@@ -78,6 +80,7 @@ impl Machine {
             log: AtomicBool::new(true),
             freed: Mutex::default(),
             clock: AtomicU32::new(1),
+            behind_clock: Mutex::default(),
             last_flush: [const { AtomicU32::new(1) }; 3],
             flushes: [const { AtomicU32::new(0) }; 3],
             fuel: AtomicI64::new(-1),
@@ -185,7 +188,12 @@ impl MmuEnv for Machine {
         self.fuel.load(Ordering::SeqCst) == 0
     }
     fn tlb_clock(&self) -> u32 {
-        self.clock.load(Ordering::SeqCst)
+        let now = self.clock.load(Ordering::SeqCst);
+        let others = self.behind_clock.lock().unwrap().take();
+        if let Some(others) = others {
+            others(self);
+        }
+        now
     }
     fn flush_since(&self, stamp: u32, knowers: Knowers) {
         let is_meant = |dom: &DomId| knowers == Knowers::Everyone || knowers == Knowers::CpusOf(*dom);

@@ -140,6 +140,7 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
             if !usage.is_valid_as(ty) {
                 return;
             }
+            // If a reference is taken after the word was read, the exchange fails, also if it is gone again: the clock was read too early for it.
             let new = if usage.count() > 1 { usage.minus_one() } else { usage.ended(self.env.tlb_clock()) };
             if frame.change_usage(usage, new) {
                 return;

@@ -76,3 +76,36 @@ fn a_frame_is_freed_once() {
         assert_eq!(m.at(mfn(20)).usage().state(), UsageState::Idle);
     }
 }
+
+/// One CPU drops the last reference to a page that the hypervisor wrote to. When it has read the clock another one, of the same domain, flushes its
+/// TLB, maps the page, writes to it and unmaps it.
+#[test]
+fn an_end_that_was_overtaken_by_another_use_is_as_late_as_that() {
+    let (m, mut lock) = machine();
+    let page = m.mmu().get_writable(mfn(20), DOM1).unwrap();
+    *m.behind_clock.lock().unwrap() = Some(|m| {
+        m.flush(DOM1);
+        drop(m.mmu().get_writable(mfn(20), DOM1).unwrap());
+    });
+    drop(page);
+    assert!(m.behind_clock.lock().unwrap().is_none(), "it looked at the clock");
+    let flushes = m.flushes();
+    m.mmu().pin(DOM1, mfn(20), Level::L1, &mut lock).unwrap();
+    assert_eq!(m.flushes()[1], flushes[1] + 1, "its TLB knows the table as a writable page");
+}
+
+/// The same with descriptors, which are dropped without the lock, too.
+#[test]
+fn the_end_of_descriptors_is_overtaken_in_the_same_way() {
+    let (m, _) = machine();
+    m.mmu().take_segdesc(DOM1, mfn(20)).unwrap();
+    *m.behind_clock.lock().unwrap() = Some(|m| {
+        m.flush(DOM1);
+        m.mmu().take_segdesc(DOM1, mfn(20)).unwrap();
+        m.mmu().drop_segdesc(mfn(20));
+    });
+    m.mmu().drop_segdesc(mfn(20));
+    let flushes = m.flushes();
+    drop(m.mmu().get_writable(mfn(20), DOM1).unwrap());
+    assert_eq!(m.flushes()[1], flushes[1] + 1);
+}
