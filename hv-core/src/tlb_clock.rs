@@ -47,19 +47,21 @@ impl TlbClock {
         }
     }
 
-    /// The end of a use that has this stamp. A CPU whose last complete flush was at that time, or before, may know it still.
+    /// The end of a use that has this stamp. A CPU whose last complete flush was at that time, or before, may know it still. Whoever ends a use
+    /// from now on remembers another time, also if no CPU has to flush.
+    ///
+    /// That is so before anybody flushes: a flush moves the clock on unless another CPU is about to, and what a CPU comes to know after its flush
+    /// and does not know any more at once must not have the stamp for which it has flushed.
     ///
     /// The last time with such a lower half: if the use ended earlier, by the whole of a turn, more CPUs flush than would have to.
     #[inline]
-    pub fn end_of(&self, stamp: u32) -> u64 {
+    pub fn pass(&self, stamp: u32) -> u64 {
         let now = self.now.load(Ordering::SeqCst);
-        now.saturating_sub(lower(now).wrapping_sub(stamp).into())
-    }
-
-    /// Whoever ends a use from now on remembers another time than `end`.
-    #[inline]
-    pub fn pass(&self, end: u64) {
-        let _ = self.now.compare_exchange(end, end + 1, Ordering::SeqCst, Ordering::SeqCst);
+        let end = now.saturating_sub(lower(now).wrapping_sub(stamp).into());
+        if end == now {
+            let _ = self.now.compare_exchange(end, end + 1, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        end
     }
 }
 
@@ -81,12 +83,23 @@ mod tests {
         let clock = TlbClock::at(1);
         assert_eq!((clock.flush_begins(), clock.flush_begins()), (1, 1), "nobody has looked");
         let stamp = clock.stamp();
-        assert_eq!((stamp, clock.stamp(), clock.end_of(stamp)), (1, 1, 1));
-        assert_eq!((clock.flush_begins(), clock.flush_begins(), clock.end_of(stamp)), (2, 2, 1));
-        clock.pass(1);
+        assert_eq!((stamp, clock.stamp()), (1, 1));
+        assert_eq!((clock.flush_begins(), clock.flush_begins(), clock.pass(stamp)), (2, 2, 1));
         assert_eq!(clock.flush_begins(), 2, "it has passed that");
-        clock.pass(2);
-        assert_eq!(clock.flush_begins(), 3);
+        assert_eq!((clock.pass(2), clock.flush_begins()), (2, 3));
+    }
+
+    /// A frame that has not been used since has the stamp that it had. If it has been, by a CPU that had just flushed for it, it must have another.
+    #[test]
+    fn a_use_behind_a_flush_ends_later_than_the_one_before() {
+        let clock = TlbClock::at(5);
+        let stamp = clock.stamp();
+        // A third CPU begins a flush, and has not got further.
+        clock.is_used.store(false, Ordering::SeqCst);
+        let end = clock.pass(stamp);
+        assert_eq!(end, 5);
+        assert!(clock.flush_begins() > end);
+        assert_ne!(clock.stamp(), stamp);
     }
 
     /// One that spins in its guest for days, without a flush, while others flush.
@@ -95,7 +108,7 @@ mod tests {
         for behind in [0, 1, TURN / 2 - 1, TURN / 2, TURN / 2 + 1, TURN - 1, TURN, 3 * TURN / 2, 5 * TURN] {
             let clock = TlbClock::at(7 + behind);
             let stamp = clock.stamp();
-            assert!(clock.end_of(stamp) >= 7, "{behind} behind");
+            assert!(clock.pass(stamp) >= 7, "{behind} behind");
         }
     }
 
@@ -106,8 +119,10 @@ mod tests {
         Ends,
         /// A CPU flushes.
         Flushes(usize),
-        /// The frame gets another use: who may know the last one flushes.
-        Asks,
+        /// A third CPU, which knows nothing, gets to the middle of beginning to flush, or from there to the end.
+        Halfway,
+        /// The frame gets another use: who may know the last one flushes. If `is_late`, that one came and went again behind the flushes.
+        Asks { is_late: bool },
         /// Much else happens.
         Passes(u64),
     }
@@ -116,17 +131,20 @@ mod tests {
         prop_oneof![
             Just(Event::Ends),
             (0_usize..2).prop_map(Event::Flushes),
-            Just(Event::Asks),
+            Just(Event::Halfway),
+            any::<bool>().prop_map(|is_late| Event::Asks { is_late }),
             prop_oneof![0..3_u64, TURN / 2 - 2..TURN / 2 + 2, TURN - 2..TURN + 2].prop_map(Event::Passes),
         ]
     }
 
     proptest! {
-        /// After each question no CPU knows a translation of the use before, however far the clock went.
+        /// After each question no CPU knows a translation of the use before, however far the clock went, and who asked sees a use that came in
+        /// between by its stamp.
         #[test]
         fn nobody_who_may_know_it_is_left_out(start in prop_oneof![1..3_u64, TURN - 3..TURN + 3], events in prop::collection::vec(event(), 1..60)) {
             let mut clock = TlbClock::at(start);
             let (mut last, mut knows, mut stamp) = ([clock.flush_begins(); 2], [false; 2], None);
+            let mut is_halfway = false;
             for event in events {
                 match event {
                     Event::Ends => {
@@ -137,16 +155,27 @@ mod tests {
                         last[cpu] = clock.flush_begins();
                         knows[cpu] = false;
                     }
-                    Event::Asks => {
-                        let Some(stamp) = stamp.take() else { continue };
-                        let end = clock.end_of(stamp);
+                    Event::Halfway if is_halfway => {
+                        clock.now.fetch_add(1, Ordering::SeqCst);
+                        is_halfway = false;
+                    }
+                    Event::Halfway => is_halfway = clock.is_used.swap(false, Ordering::SeqCst),
+                    Event::Asks { is_late } => {
+                        let Some(before) = stamp.take() else { continue };
+                        let end = clock.pass(before);
                         let asked: Vec<usize> = (0..2).filter(|cpu| end >= last[*cpu]).collect();
                         for cpu in asked {
                             last[cpu] = clock.flush_begins();
                             knows[cpu] = false;
                         }
-                        clock.pass(end);
                         prop_assert_eq!(knows, [false; 2]);
+                        if is_late {
+                            knows = [true; 2];
+                            let late = clock.stamp();
+                            let is_a_turn_later = clock.now.load(Ordering::SeqCst) - end >= TURN;
+                            prop_assert!(late != before || is_a_turn_later, "a use that ended at {late} goes unseen");
+                            stamp = Some(late);
+                        }
                     }
                     Event::Passes(by) => clock = TlbClock { now: AtomicU64::new(clock.now.into_inner() + by), is_used: clock.is_used },
                 }

@@ -89,7 +89,8 @@ pub trait MmuEnv: PtMem {
     /// The lower half of a counter that every complete TLB flush (of any CPU) increments *before* it begins.
     fn tlb_clock(&self) -> u32;
     /// Returns when every CPU among `knowers` has completely flushed its TLB and paging-structure caches since the clock read
-    /// `stamp`: a CPU whose last flush had a clock value above `stamp` needs none. Afterwards the clock is above `stamp`.
+    /// `stamp`: a CPU whose last flush had a clock value above `stamp` needs none. The clock is above `stamp` before any of them flushes: what
+    /// they come to know of a frame afterwards ends with a later stamp.
     fn flush_since(&self, stamp: u32, knowers: Knowers);
     /// May `dom` map the I/O frame `mfn`? Denies frames that the CPU cannot address.
     fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess;

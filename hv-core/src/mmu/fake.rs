@@ -198,9 +198,9 @@ impl MmuEnv for Machine {
     fn flush_since(&self, stamp: u32, knowers: Knowers) {
         let is_meant = |dom: &DomId| knowers == Knowers::Everyone || knowers == Knowers::CpusOf(*dom);
         let is_due = |dom: &DomId| self.last_flush[usize::from(dom.0)].load(Ordering::SeqCst) <= stamp;
-        (0..3).map(DomId).filter(is_meant).filter(is_due).for_each(|dom| self.flush(dom));
         // So that a stamp is never that of a use before the flush.
         self.clock.fetch_max(stamp + 1, Ordering::SeqCst);
+        (0..3).map(DomId).filter(is_meant).filter(is_due).for_each(|dom| self.flush(dom));
     }
     fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess {
         self.nr_io_questions.fetch_add(1, Ordering::SeqCst);

@@ -117,7 +117,7 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
         if usage.needs_flush_for(FrameType::Writable) {
             self.env.flush_since(usage.stamp(), usage.knowers(dom));
         }
-        // A frame that had another type in between has a later stamp: the flush moved the clock on.
+        // A frame that had another use in between has a later stamp: the clock had moved on before the flush.
         let is_ours = frame.change_usage(usage, Usage::valid(FrameType::Writable, 1));
         if is_ours {
             // Devices keep what they may until the frame gets another type. It cannot get one before this returns.

@@ -139,9 +139,9 @@ fn flush_here(argument: u64) {
 }
 
 /// Makes sure that every CPU of those that `knowers` names has flushed completely since the clock read `stamp`, and that the
-/// clock does not read it any more.
+/// clock did not read it any more when the first of them did.
 pub fn flush_since(stamp: u32, knowers: impl FnOnce() -> u64) {
-    let (online, end) = (percpu::online_mask(), CLOCK.end_of(stamp));
+    let (online, end) = (percpu::online_mask(), CLOCK.pass(stamp));
     let mut mask = 0;
     for (cpu, last) in LAST_FLUSH.iter().enumerate() {
         if online >> cpu == 0 {
@@ -155,8 +155,5 @@ pub fn flush_since(stamp: u32, knowers: impl FnOnce() -> u64) {
     if mask == 0 {
         return;
     }
-    let mask = mask & knowers();
-    flush(mask, What::All);
-    // Whoever ends a use from now on remembers another time, though no CPU may have had to flush.
-    CLOCK.pass(end);
+    flush(mask & knowers(), What::All);
 }
