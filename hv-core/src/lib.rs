@@ -12,6 +12,7 @@ pub mod admission;
 pub mod allowance;
 pub mod bounce;
 pub mod buddy;
+pub mod claims;
 pub mod cmdline;
 pub mod conring;
 pub mod control;

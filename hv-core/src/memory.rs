@@ -37,6 +37,8 @@ pub trait FrameSource {
     /// Takes 2^`order` frames, aligned to their size, below 2^`address_bits` bytes, which no TLB knows and which hold no
     /// data of anybody.
     fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn>;
+    /// The same for a domain that shall have as many more than before, as the claims of others and its own one go.
+    fn alloc_more(&self, order: u32, address_bits: u32) -> Option<Mfn>;
     /// Gives back what `alloc` gave, unused.
     fn free(&self, mfn: Mfn, order: u32);
     /// May a domain without a claim have `pages` more, as the claims of others go?
@@ -106,7 +108,7 @@ pub fn populate<E: MmuEnv, S: FrameSource, A: Account>(
     if !account.charge(extents.pages()) {
         return Err(Errno::ENOMEM);
     }
-    let Some(first) = source.alloc(extents.order, extents.address_bits) else {
+    let Some(first) = source.alloc_more(extents.order, extents.address_bits) else {
         account.uncharge(extents.pages());
         return Err(Errno::ENOMEM);
     };

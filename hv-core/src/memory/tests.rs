@@ -3,6 +3,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
 
 use super::*;
+use crate::claims::{Claim, Claims};
 use crate::frame::UsageState;
 use crate::mmu::fake::{Machine, DOM1, DOM2};
 use std::cell::{Cell, RefCell};
@@ -18,6 +19,9 @@ struct Pool {
     away: RefCell<Vec<u64>>,
     /// Pages that nobody has claimed.
     unclaimed: u64,
+    claims: RefCell<Claims>,
+    /// That of the domain whose memory it is.
+    claim: Claim,
 }
 
 impl Pool {
@@ -29,6 +33,8 @@ impl Pool {
             released: RefCell::default(),
             away: RefCell::default(),
             unclaimed: 0,
+            claims: RefCell::default(),
+            claim: Claim::none(),
         }
     }
 }
@@ -42,6 +48,11 @@ impl FrameSource for Pool {
             self.next.set(after);
             Mfn::new(first)
         })
+    }
+    fn alloc_more(&self, order: u32, address_bits: u32) -> Option<Mfn> {
+        let available = || self.end - self.next.get();
+        let take = || self.alloc(order, address_bits);
+        self.claims.borrow_mut().take(&self.claim, 1 << order, available, take)
     }
     fn free(&self, mfn: Mfn, order: u32) {
         self.freed.borrow_mut().extend((0..1 << order).map(|n| mfn.raw() + n));
@@ -113,6 +124,25 @@ fn populating_charges_first_and_sets_the_m2p() {
     let extents = Extents::new(&reservation(1, 3), GUEST_MAX_ORDER).unwrap();
     assert_eq!(populate(m.mmu(), &pool, &book, &extents, None), Err(Errno::ENOMEM), "no memory");
     assert_eq!(book.pages.get(), 0);
+}
+
+/// A builder tries large extents first, and small ones if there are none.
+#[test]
+fn an_extent_that_is_not_there_leaves_the_claim_to_the_next_ones() {
+    let m = machine();
+    let (pool, book) = (Pool::new(32), Book { pages: Cell::new(16), max: 2000 });
+    assert!(pool.claims.borrow_mut().set_aside(&pool.claim, 1024, 2000));
+    let extents = |order| Extents::new(&reservation(1, order), GUEST_MAX_ORDER).unwrap();
+    assert_eq!(populate(m.mmu(), &pool, &book, &extents(9), None), Err(Errno::ENOMEM));
+    assert_eq!((pool.claim.frames(), pool.claims.borrow().outstanding(), book.pages.get()), (1024, 1024, 16));
+    populate(m.mmu(), &pool, &book, &extents(1), None).unwrap();
+    assert_eq!((pool.claim.frames(), pool.claims.borrow().outstanding(), book.pages.get()), (1022, 1022, 18));
+    // What others have claimed is not to be had, though it is free.
+    let other = Claim::none();
+    pool.claims.borrow_mut().give_up(&pool.claim);
+    assert!(pool.claims.borrow_mut().set_aside(&other, 29, 30));
+    assert_eq!(populate(m.mmu(), &pool, &book, &extents(1), None), Err(Errno::ENOMEM));
+    assert_eq!((pool.next.get(), book.pages.get(), other.frames()), (66, 18, 29));
 }
 
 #[test]

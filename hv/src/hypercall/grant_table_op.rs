@@ -4,6 +4,7 @@ use super::foreign::{self, Target};
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::domain;
 use crate::domain::grant::{self, Copier, Place};
+use crate::domain::memory::claims;
 use crate::domain::memory::mmu_env::{make_dma_room, mmu};
 use crate::mem::copy::write_u16;
 use crate::mem::frames;
@@ -269,6 +270,8 @@ fn transfer(cx: &Caller, r: &mut op::Transfer) {
         if let Some(frame) = frames::frame(mfn) {
             frame.assign(to.mm.id);
         }
+        // It was not free, so nobody had claimed it; but its new owner needs one frame fewer.
+        claims::use_up(&to.mm, 1);
         to.grants.table().finish_transfer(r.gref, Some(small));
         Ok(())
     })();

@@ -123,7 +123,7 @@ fn reservation(cx: &mut Caller, cmd: u64, arg: GuestPtr<MemoryReservation>, one:
 
 fn increase(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<bool, Errno> {
     let _admitted = mm.admit().ok_or(Errno::ESRCH)?;
-    let first = memory::populate(mmu(), &Source(mm.id), mm, extents, None)?;
+    let first = memory::populate(mmu(), &Source(mm), mm, extents, None)?;
     if extents.list != 0 {
         element.write(&first.raw())?;
     }
@@ -133,7 +133,7 @@ fn increase(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<
 fn populate(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<bool, Errno> {
     let pfn = element.read()?;
     let _admitted = mm.admit().ok_or(Errno::ESRCH)?;
-    let first = memory::populate(mmu(), &Source(mm.id), mm, extents, Some(pfn))?;
+    let first = memory::populate(mmu(), &Source(mm), mm, extents, Some(pfn))?;
     log_new(first, extents.pages());
     element.write(&first.raw())?;
     Ok(true)
@@ -174,7 +174,7 @@ fn exchange_chunk(mm: &DomainMm, plan: &Exchange, chunk: u64) -> Result<(), Errn
     let first_output = chunk * plan.outputs_per_chunk;
     let pfns = read_list(plan.output.list, first_output, plan.outputs_per_chunk, |pfn| pfn)?;
     let _admitted = mm.admit().ok_or(Errno::ESRCH)?;
-    let new = plan.chunk(mmu(), &Source(mm.id), mm.id, &inputs, &pfns)?;
+    let new = plan.chunk(mmu(), &Source(mm), mm.id, &inputs, &pfns)?;
     for (n, mfn) in new.iter().enumerate() {
         log_new(*mfn, plan.output.pages());
         GuestPtr::<u64>::new(plan.output.list).at(first_output + n as u64)?.write(&mfn.raw())?;

@@ -1,20 +1,17 @@
-//! Claims: frames that the tools set aside for a domain that they are about to build, so that two builders at a time
-//! cannot both start and then both fail. A domain's own allocations use its claim up; others get only what is not claimed.
+//! Claims: see [`hv_core::claims`].
 
 use crate::domain::memory::limbo;
 use crate::domain::memory::DomainMm;
-use crate::sync::Mutex;
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::FairMutex;
+use hv_core::claims::{Claim, Claims};
 use xen_abi::errno::Errno;
 
-/// Frames in all claims.
-static OUTSTANDING: AtomicU64 = AtomicU64::new(0);
-/// Making and giving up claims, and every allocation that looks at them.
-static LOCK: Mutex<()> = Mutex::new(());
+/// Held by all that take memory for domains, until it is not free any more.
+static CLAIMS: FairMutex<Claims> = FairMutex::new(Claims::new());
 
 /// Frames that are claimed and not yet allocated.
 pub fn outstanding() -> u64 {
-    OUTSTANDING.load(Ordering::Acquire)
+    CLAIMS.lock().outstanding()
 }
 
 /// Claims what the domain with `mm` needs to have `pages` in all; 0 gives its claim up. EINVAL if it may not have so many, or has a claim or
@@ -22,46 +19,37 @@ pub fn outstanding() -> u64 {
 ///
 /// One that dies gives its claim up after it has begun to, so it is asked under the lock: a claim behind that would be nobody's to give up.
 pub fn claim(mm: &DomainMm, is_dying: impl FnOnce() -> bool, pages: u64) -> Result<(), Errno> {
-    let _lock = LOCK.lock();
+    let mut claims = CLAIMS.lock();
     if pages == 0 {
-        forget_locked(mm);
+        claims.give_up(mm.claim());
         return Ok(());
     }
     let missing = pages.saturating_sub(mm.tot_pages());
-    if pages > mm.max_pages() || missing == 0 || mm.claim().load(Ordering::Relaxed) != 0 || is_dying() {
+    if pages > mm.max_pages() || missing == 0 || mm.claim().frames() != 0 || is_dying() {
         return Err(Errno::EINVAL);
     }
-    if missing > limbo::available_count().saturating_sub(outstanding()) {
+    if !claims.set_aside(mm.claim(), missing, limbo::available_count()) {
         return Err(Errno::ENOMEM);
     }
-    mm.claim().store(missing, Ordering::Relaxed);
-    OUTSTANDING.fetch_add(missing, Ordering::AcqRel);
     Ok(())
 }
 
 /// Gives the claim up.
 pub fn forget(mm: &DomainMm) {
-    let _lock = LOCK.lock();
-    forget_locked(mm);
+    CLAIMS.lock().give_up(mm.claim());
 }
 
-fn forget_locked(mm: &DomainMm) {
-    OUTSTANDING.fetch_sub(mm.claim().swap(0, Ordering::Relaxed), Ordering::AcqRel);
+/// May somebody who has no claim take `frames`?
+pub fn may_take(frames: u64) -> bool {
+    CLAIMS.lock().may_take(&Claim::none(), frames, limbo::available_count)
 }
 
-/// Says whether somebody who holds a claim of `own` may take `pages` frames; if so, that much of the claim is used up.
-pub fn admit(own: &AtomicU64, pages: u64) -> bool {
-    if outstanding() == 0 {
-        return true;
-    }
-    let _lock = LOCK.lock();
-    let claimed = own.load(Ordering::Relaxed);
-    let others = outstanding() - claimed;
-    if pages > claimed && pages > limbo::available_count().saturating_sub(others) {
-        return false;
-    }
-    let used = claimed.min(pages);
-    own.store(claimed - used, Ordering::Relaxed);
-    OUTSTANDING.fetch_sub(used, Ordering::AcqRel);
-    true
+/// Has `take` take `frames` for somebody who has the claim `own`, if he may have them; so much of the claim is used up if it does.
+pub fn take<T>(own: &Claim, frames: u64, take: impl FnOnce() -> Option<T>) -> Option<T> {
+    CLAIMS.lock().take(own, frames, limbo::available_count, take)
+}
+
+/// The domain with `mm` got frames that were not free before.
+pub fn use_up(mm: &DomainMm, frames: u64) {
+    CLAIMS.lock().use_up(mm.claim(), frames);
 }

@@ -3,11 +3,11 @@
 use crate::arch::tlb;
 use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::owners::owners;
-use crate::domain::memory::{claims, limbo, log_dirty};
+use crate::domain::memory::{claims, limbo, log_dirty, DomainMm};
 use crate::iommu;
 use crate::mem::guest_tables::Tables;
 use crate::mem::{self, frames, phys_to_virt};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use hv_core::allowance::{PAGE, STEP};
 use hv_core::frame::{Frame, Gone, Knowers};
 use hv_core::mmu::{IoAccess, Mmu, MmuEnv, PtMem, Slot};
@@ -30,29 +30,45 @@ pub fn make_dma_room(dom: DomId, first: Mfn, count: u64) -> bool {
 }
 
 /// The frame allocator as memory operations for this domain see it.
-pub struct Source(pub DomId);
+pub struct Source<'a>(pub &'a DomainMm);
 
-impl hv_core::memory::FrameSource for Source {
-    fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn> {
+impl Source<'_> {
+    /// Frames that its devices can be let reach, with contents of whoever had them.
+    fn take(&self, order: u32, address_bits: u32) -> Option<Mfn> {
         let first = frames::alloc_for_domain(order, address_bits).or_else(|| {
             limbo::drain();
             frames::alloc_for_domain(order, address_bits)
         })?;
-        if !make_dma_room(self.0, first, 1 << order) {
+        if !make_dma_room(self.0.id, first, 1 << order) {
             frames::free(first, order);
             return None;
         }
-        for n in 0..1 << order {
-            frames::scrub(first.add(n));
-        }
-        this_cpu().allowance.spend_each(1 << order, PAGE);
         Some(first)
+    }
+}
+
+/// The extent without what was in it.
+fn wiped(first: Mfn, order: u32) -> Mfn {
+    for n in 0..1 << order {
+        frames::scrub(first.add(n));
+    }
+    this_cpu().allowance.spend_each(1 << order, PAGE);
+    first
+}
+
+impl hv_core::memory::FrameSource for Source<'_> {
+    fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn> {
+        Some(wiped(self.take(order, address_bits)?, order))
+    }
+    fn alloc_more(&self, order: u32, address_bits: u32) -> Option<Mfn> {
+        let first = claims::take(self.0.claim(), 1 << order, || self.take(order, address_bits))?;
+        Some(wiped(first, order))
     }
     fn free(&self, mfn: Mfn, order: u32) {
         frames::free(mfn, order);
     }
     fn admit(&self, pages: u64) -> bool {
-        claims::admit(&AtomicU64::new(0), pages)
+        claims::may_take(pages)
     }
     fn release(&self, mfn: Mfn, gone: Gone) {
         limbo::take(mfn, gone);

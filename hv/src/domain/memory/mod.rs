@@ -14,6 +14,7 @@ use crate::sync::{Mutex, MutexGuard};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::admission::{Admission, Inside};
+use hv_core::claims::Claim;
 use hv_core::dirty_log::Place;
 use hv_core::mmu::{Deferred, Relinquish};
 use x86::Mfn;
@@ -36,7 +37,7 @@ pub struct DomainMm {
     /// Pages it may have.
     max_pages: AtomicU64,
     /// Free frames that are set aside for it.
-    claim: AtomicU64,
+    claim: Claim,
     /// What `XENMEM_memory_map` answers, if the tools set it.
     pub memory_map: Mutex<Vec<E820Entry>>,
     /// Which of its pages are written, while somebody wants to know.
@@ -54,7 +55,7 @@ impl DomainMm {
             arrivals: Admission::new(),
             tot_pages: AtomicU64::new(0),
             max_pages: AtomicU64::new(0),
-            claim: AtomicU64::new(0),
+            claim: Claim::none(),
             memory_map: Mutex::new(Vec::new()),
             log: crate::domain::memory::log_dirty::DirtyLog::new(),
         }
@@ -91,7 +92,7 @@ impl DomainMm {
     }
 
     /// Frames set aside for it; only `claims` changes this.
-    pub fn claim(&self) -> &AtomicU64 {
+    pub const fn claim(&self) -> &Claim {
         &self.claim
     }
 
@@ -101,21 +102,14 @@ impl DomainMm {
         self.arrivals.enter()
     }
 
-    /// Enters `pages` more into its account, if it may have them and they are not claimed by others.
+    /// Enters `pages` more into its account, if it may have them. Whether others have claimed what there is, who allocates them finds out.
     #[must_use]
     pub fn charge(&self, pages: u64) -> bool {
         let limit = self.max_pages();
         let more = |now: u64| now.checked_add(pages).filter(|&sum| sum <= limit);
-        if self.tot_pages.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_err() {
-            return false;
-        }
-        let admitted = claims::admit(&self.claim, pages);
-        if !admitted {
-            self.uncharge(pages);
-        }
-        admitted
+        self.tot_pages.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
     }
-    /// Enters a page again that it had, whatever it may have now: none that others could claim.
+    /// Enters a page again that it had, whatever it may have now.
     pub fn recharge(&self) {
         self.tot_pages.fetch_add(1, Ordering::AcqRel);
     }

@@ -28,6 +28,7 @@ use alloc::vec::Vec;
 use back::{Then, Way};
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::allowance::PAGE;
+use hv_core::claims::Claim;
 use hv_core::mmu::snapshot::{Copies, Counts, Form, Keep, Memory};
 use hv_core::snapshot::{Refusal, Stop};
 use hv_core::watchdog::Watchdogs;
@@ -49,8 +50,7 @@ pub fn frames_used() -> u64 {
 impl Keep for Env {
     fn alloc(&self) -> Option<Mfn> {
         // As if a domain that has no claim wanted it: what is set aside for others stays so.
-        let mfn =
-            claims::admit(&AtomicU64::new(0), 1).then(|| frames::alloc_for_domain(0, frames::ANYWHERE)).flatten()?;
+        let mfn = claims::take(&Claim::none(), 1, || frames::alloc_for_domain(0, frames::ANYWHERE))?;
         COPIES.fetch_add(1, Ordering::Relaxed);
         Some(mfn)
     }

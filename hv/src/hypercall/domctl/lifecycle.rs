@@ -101,7 +101,7 @@ pub(crate) fn describe(d: &Domain) -> op::GetDomainInfo {
         flags,
         tot_pages: d.mm.tot_pages(),
         max_pages: d.mm.max_pages(),
-        outstanding_pages: d.mm.claim().load(Ordering::Relaxed),
+        outstanding_pages: d.mm.claim().frames(),
         shared_info_frame: d.shared_info.raw(),
         cpu_time,
         nr_online_vcpus: online,
