@@ -1,7 +1,8 @@
 /*
  * A guest's disk: what it asks for is passed on to a back end, once, as it was asked for, neighbours together, and answered after that; when the back
  * end is gone the next one does what was not answered, also by other pages; what a back end says that is not so changes nothing, and its errors count if
- * it outlives them, for whose they are; what is refused; and nothing stays when the disk, its guest or its back end goes.
+ * it outlives them, for whose they are; what is refused; who lets a disk go leaves nothing unanswered; and nothing stays when the disk, its guest or its
+ * back end goes.
  * (cpus: 2) (shares: channels disks) (differs: stock Xen has no end of a disk's)
  */
 #include "disk.h"
@@ -571,6 +572,30 @@ static void gone(const char *what)
 	audit();
 }
 
+/* Who lets a disk go leaves nothing unanswered, whether it was taken from the ring or not: a front end that closes waits for that. */
+static void let_go_with_requests(void)
+{
+	struct disk_name name = { disk.name, 0 };
+	put(OP_READ, 700, 8, 1, BYTES);
+	put(OP_WRITE, 701, 64, 1, BYTES + 1);
+	check_result(kick(disk.guest_port), 0, "a kick");
+	check(status().waiting == 2 && nr_disk_answers(&disk) == 0, "%u wait", status().waiting);
+	put(OP_READ, 702, 16, 1, BYTES + 2);
+	clear_pending(disk.guest_port);
+	check_result(channel_op(DISK_DISCONNECT, &name), 0, "disconnecting");
+	check(nr_disk_answers(&disk) == 3, "%u answers to what was asked of a disk that is let go", nr_disk_answers(&disk));
+	check(is_pending(disk.guest_port), "the guest is not told");
+	check_answer(700, OP_READ, BLK_ERROR, "a read under way");
+	check_answer(701, OP_WRITE, BLK_ERROR, "a write under way");
+	check_answer(702, OP_READ, BLK_ERROR, "one that nobody has taken");
+	gone("one that was let go with requests");
+	check_result(evtchn(EVTCHN_close, &disk.guest_port), 0, "closing the guest's port");
+	check_result(evtchn(EVTCHN_close, &disk.back_port), 0, "closing the back end's port");
+	make_disk_guest(&disk);
+	connect_disk(&disk);
+	attach_back(&disk);
+}
+
 /* A guest's ring that cannot be ends the disk; the guest closes its port; the domain that it grants to goes. */
 static void ends(void)
 {
@@ -627,6 +652,7 @@ void test_main(void)
 	other_pages();
 	ports_are_closed();
 	bad_connections();
+	let_go_with_requests();
 	ends();
 	audit();
 }

@@ -36,7 +36,7 @@ pub const CHANNELOP_BEAT: u32 = 7;
 /// domain. EBUSY: this device of the guest is connected, or its port is. EINVAL: a domain that dies, unknown flags, a grant that does not
 /// hold, a ring whose indices cannot be, a port that does not wait for the back end. ENOSPC, ENOMEM.
 pub const CHANNELOP_DISK_CONNECT: u32 = 8;
-/// Lets a disk go, with what waits in it: [`ChannelDisk`]. ENOENT.
+/// Lets a disk go: [`ChannelDisk`]. What its guest has asked for, and nobody has answered, is answered with errors before. ENOENT.
 pub const CHANNELOP_DISK_DISCONNECT: u32 = 9;
 /// Gives a disk a back end, which does what the one before has not answered: [`ChannelDiskAttach`]. ENOENT: no such disk. ESRCH: no such
 /// domain. EBUSY: it has one; or ring or pages are not granted to this one, for writing, or are in use by another. EINVAL: a domain

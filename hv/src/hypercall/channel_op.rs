@@ -171,7 +171,7 @@ fn of_disks(cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             let mut r: op::ChannelDiskConnect = arg.cast().read()?;
             let name = disk::connect(&r)?;
             r.disk = name.raw();
-            return named(arg.cast().write(&r), || disk::disconnect(name));
+            return named(arg.cast().write(&r), || disk::withdraw(name));
         }
         op::CHANNELOP_DISK_DISCONNECT => disk::disconnect(named_disk()?)?,
         op::CHANNELOP_DISK_ATTACH => disk::attach(&arg.cast().read()?)?,

@@ -17,6 +17,8 @@ pub struct Seen {
     pub is_connected: bool,
     /// The hypervisor has a back end for it.
     pub is_attached: bool,
+    /// Its front end has left it, and its back end still has something under way. That is let end before the disk is let go, but not for long.
+    pub is_draining: bool,
     /// The hypervisor answers its requests with errors.
     pub has_given_up: bool,
     /// The driver domain is there.
@@ -66,6 +68,11 @@ pub enum Step {
     Forget,
 }
 
+/// A front end that shows this uses no disk that it has had.
+pub fn has_left(front: u32) -> bool {
+    matches!(front, state::UNKNOWN | state::INITIALISING | state::CLOSING | state::CLOSED)
+}
+
 /// A disk without a back end whose driver domain is parked answers with errors. Others wait.
 fn give_up(seen: &Seen) -> Option<Step> {
     let is_wanted = seen.is_parked && !seen.has_driver;
@@ -74,9 +81,12 @@ fn give_up(seen: &Seen) -> Option<Step> {
 
 /// The next step, if there is one. After each another look is taken.
 pub fn next(seen: &Seen) -> Option<Step> {
-    let Some(back) = seen.back else { return if seen.is_connected { Some(Step::Disconnect) } else { leave_far(seen) } };
+    let release_or = |step: Option<Step>| match seen.is_connected {
+        true => (!seen.is_draining).then_some(Step::Disconnect),
+        false => step,
+    };
+    let Some(back) = seen.back else { return release_or(leave_far(seen)) };
     let is_up = matches!(seen.front, state::INITIALISED | state::CONNECTED);
-    let release_or = |step: Option<Step>| if seen.is_connected { Some(Step::Disconnect) } else { step };
     let show = |wanted: u32| (back.state != wanted).then_some(Step::Show(wanted));
     if !back.online {
         return match (is_up, back.state) {
@@ -86,7 +96,9 @@ pub fn next(seen: &Seen) -> Option<Step> {
         };
     }
     match seen.front {
-        state::INITIALISING => release_or((back.state != state::INIT_WAIT).then_some(Step::Offer)).or(keep_far(seen)),
+        state::INITIALISING => {
+            release_or((back.state != state::INIT_WAIT).then_some(Step::Offer).or_else(|| keep_far(seen)))
+        }
         state::INIT_WAIT if matches!(back.state, state::UNKNOWN | state::INITIALISING) => Some(Step::Offer),
         state::INITIALISED | state::CONNECTED => match back.state {
             state::UNKNOWN | state::INITIALISING => release_or(Some(Step::Offer)),
@@ -145,6 +157,7 @@ mod tests {
         front: state::INITIALISING,
         is_connected: false,
         is_attached: false,
+        is_draining: false,
         has_given_up: false,
         has_driver: true,
         is_parked: false,
@@ -275,6 +288,19 @@ mod tests {
             let (again, steps) = settle(seen);
             assert_eq!(steps.first(), Some(&Step::ShowFar(state::CLOSED)));
             assert!(again.is_attached);
+        }
+    }
+
+    #[test]
+    fn a_disk_is_let_go_when_nothing_is_under_way_any_more() {
+        let (up, _) = settle(Seen { front: state::INITIALISED, ..settle(START).0 });
+        for front in [state::UNKNOWN, state::INITIALISING, state::CLOSED] {
+            for online in [true, false] {
+                let back = Some(Back { state: state::CONNECTED, online, is_seen_closed: true });
+                let seen = Seen { back, front, is_draining: true, ..up };
+                assert_eq!(next(&seen), None, "{front}");
+                assert_eq!(next(&Seen { is_draining: false, ..seen }), Some(Step::Disconnect), "{front}");
+            }
         }
     }
 

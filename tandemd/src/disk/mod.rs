@@ -40,6 +40,8 @@ const UNTIL_REMINDED: Duration = Duration::from_secs(3);
 const A_MOMENT: Duration = Duration::from_millis(5);
 /// So long a disk that the toolstack takes away shows that it is closed.
 const UNTIL_SEEN: Duration = Duration::from_millis(500);
+/// So long its back end has to end what is under way when its front end has left it. What has not ended then is answered with errors.
+const UNTIL_DRAINED: Duration = Duration::from_secs(2);
 /// A service.
 pub struct DiskService {
     name: String,
@@ -69,6 +71,8 @@ pub struct DiskService {
     is_asked: bool,
     /// Those that go, and since when they show that they are closed.
     closed: BTreeMap<Device, Instant>,
+    /// Those that are let go when nothing is under way any more, and since when.
+    draining: BTreeMap<Device, Instant>,
     /// Of each, back ends that have written into its ring what cannot be, as far as that was said.
     bad_rings: BTreeMap<Device, u32>,
     /// Of each, why its back end's medium cannot be, as was said.
@@ -130,6 +134,7 @@ impl DiskService {
             may_have_come: true,
             is_asked: false,
             closed,
+            draining: BTreeMap::new(),
             bad_rings,
             bad_media: BTreeMap::new(),
             troubles: BTreeMap::new(),
@@ -204,6 +209,7 @@ impl DiskService {
             named.extend(&self.devices);
             named.extend(self.connected.keys());
             self.closed.retain(|device, _| named.contains(device));
+            self.draining.retain(|device, _| named.contains(device));
             self.troubles.retain(|device, _| named.contains(device));
             self.bad_media.retain(|device, _| named.contains(device));
             self.without_medium.retain(|device, _| named.contains(device));
@@ -307,6 +313,9 @@ impl DiskService {
             }
             let Some(step) = device::next(&seen) else {
                 let is_wanted = seen.back.is_some_and(|back| back.online);
+                if seen.is_draining {
+                    return Ok(false);
+                }
                 return Ok(if is_wanted { seen.is_attached || !seen.has_driver } else { far.is_none() });
             };
             if step == Step::Remind {
@@ -371,6 +380,13 @@ impl DiskService {
         let connected = self.connected.get(&device).copied();
         let is_attached = connected.is_some_and(|disk| disk.back != DISK_NO_BACK);
         let has_given_up = connected.is_some_and(|disk| disk.state & DISK_GIVEN_UP != 0);
+        let is_under_way = is_attached && connected.is_some_and(|disk| disk.waiting > 0);
+        let is_draining = if is_under_way && (back.is_none() || device::has_left(front)) {
+            now < *self.draining.entry(device).or_insert(now) + UNTIL_DRAINED
+        } else {
+            self.draining.remove(&device);
+            false
+        };
         let has_driver = driver.is_some();
         let has_medium = match place {
             // Nobody asks for a reminder that is not due.
@@ -391,6 +407,7 @@ impl DiskService {
             front,
             is_connected,
             is_attached,
+            is_draining,
             has_given_up,
             has_driver,
             is_parked,

@@ -1,7 +1,7 @@
 //! Disks come and go, and their back ends, whoever wants them to.
 
 use super::share::{Common, Share};
-use super::{wake, Back, End, Name, Shelf, BACK_EVENT, DISKS, DISK_EVENT, MAX_DISKS};
+use super::{wake, Back, End, Name, Shelf, BACK_EVENT, DISKS, DISK_EVENT, MAX_DISKS, PORTION};
 use crate::arch::{secret, tsc};
 use crate::channel::access::{Bytes, GuestGrants, RingPage};
 use crate::domain::event::{self, with_both};
@@ -236,8 +236,28 @@ fn unplug(config: &mut Config, place: u16) {
     }
 }
 
-/// Lets a disk go. ENOENT.
+/// Lets a disk go. What its guest has asked for is answered first: a front end that closes waits for that. ENOENT.
 pub fn disconnect(name: Name) -> Result<(), Errno> {
+    let mut config = CONFIG.lock();
+    let (place, connected) = config.find(name)?;
+    unlink(place, connected);
+    answer_with_errors(place);
+    unplug(&mut config, place);
+    Ok(())
+}
+
+/// All that waits for a disk without a back end, in its ring, too, is answered with errors.
+fn answer_with_errors(place: u16) {
+    let mut shelf = DISKS[usize::from(place)].lock();
+    let Some(shelf) = shelf.as_deref_mut() else { return };
+    let Some(guest) = domain::find(shelf.guest.domain).filter(|guest| !guest.is_dying()) else { return };
+    shelf.disk.give_up(true);
+    // A portion is more than a ring full of them costs. What the guest asks for from now on is nobody's affair.
+    let _ = shelf.serve(&guest, &mut PORTION.clone());
+}
+
+/// Lets a disk go whose guest has no use for answers. ENOENT.
+pub fn withdraw(name: Name) -> Result<(), Errno> {
     let mut config = CONFIG.lock();
     let (place, _) = config.find(name)?;
     unplug(&mut config, place);
@@ -247,7 +267,7 @@ pub fn disconnect(name: Name) -> Result<(), Errno> {
 /// The port of this name is gone: so is the disk, if it was the guest's; else its back end.
 pub fn lost_port(cookie: u32) {
     let name = Name::of_cookie(cookie);
-    let _ = if cookie & BACK_EVENT != 0 { detach(name) } else { disconnect(name) };
+    let _ = if cookie & BACK_EVENT != 0 { detach(name) } else { withdraw(name) };
 }
 
 /// Disks that are let go between two looks at what else there is to do.

@@ -16,6 +16,7 @@ mod share;
 
 pub use connect::{
     attach, close_port, connect, detach, disconnect, forget_domain, give_up, lose_device, lost_port, next, status,
+    withdraw,
 };
 
 use self::share::{Common, Share, Turn};

@@ -41,6 +41,33 @@ fn nothing_stays_of_a_disk_that_is_taken_away_with_or_without_its_driver_domain(
 }
 
 #[test]
+fn what_is_under_way_may_end_before_a_disk_is_let_go_but_not_for_long() {
+    let under_way = |bench: &Bench, nr| bench.world().disks.values_mut().for_each(|disk| disk.waiting = nr);
+    for what in ["is answered", "never ends", "has nobody to end it"] {
+        let mut bench = Bench::new();
+        bench.world().create_driver(5);
+        bench.run();
+        under_way(&bench, 2);
+        bench.world().set(&format!("{BACK}/online"), "0");
+        bench.world().set(&format!("{BACK}/state"), "5");
+        bench.world().set(&format!("{FRONT}/state"), "6");
+        let event = Event { path: format!("{FRONT}/state"), token: bench.service.token() };
+        bench.service.handle(&[event], bench.now, &mut bench.world.clone(), &mut bench.world.clone()).unwrap();
+        (0..3).for_each(|_| bench.step());
+        assert_eq!((bench.back(), bench.world().get(&format!("{BACK}/state"))), (Some(5), Some("5")), "{what}");
+        match what {
+            "is answered" => under_way(&bench, 0),
+            "has nobody to end it" => bench.world().destroy_driver(5),
+            _ => {}
+        }
+        bench.step();
+        assert_eq!(bench.back().is_none(), what != "never ends");
+        bench.run();
+        assert_eq!((bench.back(), bench.places(), bench.service.draining.len()), (None, vec![], 0), "{what}");
+    }
+}
+
+#[test]
 fn a_ring_that_was_not_offered_is_refused_in_words() {
     let mut bench = Bench::new();
     bench.world().set(&format!("{FRONT}/ring-page-order"), "1");
