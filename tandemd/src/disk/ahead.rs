@@ -24,7 +24,8 @@ impl DiskService {
         if let Some(place) = places.iter().find(|place| Some(place.driver) == driver) {
             return Ok(Some(Far { is_current: true, ..place.clone() }));
         }
-        let is_wanted = store.read(&format!("{}/online", self.back(device)))?.is_some_and(|online| online == "1");
+        let online = format!("{}/online", self.back(device));
+        let is_wanted = self.connected.contains_key(&device) || store.read(&online)?.as_deref() == Some("1");
         let waiting = if is_wanted { self.waiting(store)? } else { None };
         Ok(places.into_iter().find(|place| Some(place.driver) != waiting))
     }

@@ -2,7 +2,8 @@
 //!
 //! There are two ends. The guest's is as with an interface ([`crate::device`]), but for one thing: what the medium can do is known only when
 //! there has been a back end, so the guest is shown state 4 no earlier. Behind it, in the driver domain, is a stock back end, whose front end is
-//! played here (its *near* state, and the back end's *far* one). A guest that is connected is never shown 5 or 6, whatever becomes of that.
+//! played here (its *near* state, and the back end's *far* one). A guest that is connected is never shown 5 or 6, whatever becomes of that, unless it
+//! shows 5 itself. A guest keeps its disk, and gets the next back end, until its front end says that it has left it, also if the toolstack wants it back.
 
 use crate::device::{state, Back};
 
@@ -68,9 +69,9 @@ pub enum Step {
     Forget,
 }
 
-/// A front end that shows this uses no disk that it has had.
+/// A front end that shows this uses no disk that it has had. One that is closing does: Linux before 5.15 shows that as long as something is mounted there.
 pub fn has_left(front: u32) -> bool {
-    matches!(front, state::UNKNOWN | state::INITIALISING | state::CLOSING | state::CLOSED)
+    matches!(front, state::UNKNOWN | state::INITIALISING | state::CLOSED)
 }
 
 /// A disk without a back end whose driver domain is parked answers with errors. Others wait.
@@ -88,6 +89,13 @@ pub fn next(seen: &Seen) -> Option<Step> {
     let Some(back) = seen.back else { return release_or(leave_far(seen)) };
     let is_up = matches!(seen.front, state::INITIALISED | state::CONNECTED);
     let show = |wanted: u32| (back.state != wanted).then_some(Step::Show(wanted));
+    let keep = || give_up(seen).or_else(|| keep_far(seen));
+    match seen.front {
+        state::CLOSING if seen.is_connected => return show(state::CLOSING).or_else(keep),
+        // Whatever the toolstack wants: the guest uses it.
+        front if seen.is_connected && !back.online && !has_left(front) => return keep(),
+        _ => {}
+    }
     if !back.online {
         return match (is_up, back.state) {
             (true, _) => None,
@@ -102,16 +110,18 @@ pub fn next(seen: &Seen) -> Option<Step> {
         state::INIT_WAIT if matches!(back.state, state::UNKNOWN | state::INITIALISING) => Some(Step::Offer),
         state::INITIALISED | state::CONNECTED => match back.state {
             state::UNKNOWN | state::INITIALISING => release_or(Some(Step::Offer)),
-            state::CLOSING | state::CLOSED => None,
+            state::CLOSING | state::CLOSED if !seen.is_connected => None,
+            state::CLOSING | state::CLOSED => keep(),
             // The medium is known when its back end has connected.
             _ if !seen.is_connected && seen.far == state::CONNECTED && seen.near == state::INITIALISED => {
                 Some(Step::Connect)
             }
             _ if seen.is_connected && back.state != state::CONNECTED => Some(Step::Show(state::CONNECTED)),
             _ if seen.is_attached && seen.has_grown => Some(Step::TellGrowth),
-            _ => give_up(seen).or_else(|| keep_far(seen)),
+            _ => keep(),
         },
-        state::CLOSING => release_or(if back.state == state::CLOSED { None } else { show(state::CLOSING) }),
+        state::CLOSING if back.state == state::CLOSED => None,
+        state::CLOSING => show(state::CLOSING),
         state::UNKNOWN | state::CLOSED => release_or(show(state::CLOSED)),
         _ => keep_far(seen),
     }
@@ -289,6 +299,30 @@ mod tests {
             assert_eq!(steps.first(), Some(&Step::ShowFar(state::CLOSED)));
             assert!(again.is_attached);
         }
+    }
+
+    /// Of a guest that has something mounted there, or does not run.
+    #[test]
+    fn a_guest_keeps_its_disk_until_it_says_that_it_has_left_it() {
+        let (up, _) = settle(Seen { front: state::INITIALISED, ..settle(START).0 });
+        let fronts = [state::INITIALISED, state::CONNECTED, state::CLOSING];
+        for (front, online) in fronts.into_iter().flat_map(|front| [(front, true), (front, false)]) {
+            let back = Some(Back { state: state::CLOSING, online, is_seen_closed: false });
+            let none = Seen { is_attached: false, has_driver: false, near: state::UNKNOWN, far: state::UNKNOWN, ..up };
+            let waits = Seen { back, front, ..none };
+            assert_eq!(next(&waits), None, "{waits:?}");
+            let (again, steps) = settle(Seen { has_driver: true, ..waits });
+            assert_eq!(steps, [Step::Introduce, Step::Grant, Step::Attach]);
+            assert_eq!(settle(Seen { is_parked: true, ..waits }).1, [Step::GiveUp(true)]);
+            assert_eq!(next(&again), None);
+            assert_eq!(next(&Seen { front: state::CLOSED, ..again }), Some(Step::Disconnect));
+        }
+        // As a stock back end does.
+        let closing = Seen { front: state::CLOSING, back: up.back.map(|back| Back { online: false, ..back }), ..up };
+        assert_eq!(settle(closing).1, [Step::Show(state::CLOSING)]);
+        // Who was never connected uses nothing.
+        let never = Seen { is_connected: false, is_attached: false, ..closing };
+        assert_eq!(next(&never), Some(Step::Show(state::CLOSED)));
     }
 
     #[test]

@@ -312,7 +312,7 @@ impl DiskService {
                 self.follow(device, store, is_there)?;
             }
             let Some(step) = device::next(&seen) else {
-                let is_wanted = seen.back.is_some_and(|back| back.online);
+                let is_wanted = seen.is_connected || seen.back.is_some_and(|back| back.online);
                 if seen.is_draining {
                     return Ok(false);
                 }

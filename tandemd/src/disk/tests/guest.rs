@@ -40,6 +40,37 @@ fn nothing_stays_of_a_disk_that_is_taken_away_with_or_without_its_driver_domain(
     }
 }
 
+/// Linux before 5.15 says that it is closing, and closes when nothing is mounted there any more; a guest that does not run says nothing.
+#[test]
+fn a_disk_that_is_detached_while_its_guest_uses_it_has_back_ends_until_that_has_closed_it() {
+    for says in ["5", "4"] {
+        let mut bench = Bench::new();
+        bench.world().create_driver(10);
+        bench.run();
+        bench.world().set(&format!("{FRONT}/state"), says);
+        bench.world().set(&format!("{BACK}/online"), "0");
+        bench.world().nodes.set(&format!("{BACK}/state"), "5");
+        bench.world().is_detached = true;
+        for domain in 11..14 {
+            bench.run();
+            assert_eq!(bench.back(), Some(domain - 1), "{says}");
+            assert!(bench.service.unsettled.is_empty());
+            bench.world().destroy_driver(domain - 1);
+            bench.run();
+            bench.world().create_driver(domain);
+            // One waits to take the place after that.
+            bench.world().create_waiting(20 + domain);
+        }
+        bench.run();
+        assert_eq!(bench.back(), Some(13), "{says}");
+        bench.world().set(&format!("{FRONT}/state"), "6");
+        bench.run();
+        assert_eq!((bench.back(), bench.places()), (None, vec![]), "{says}");
+        assert!(bench.world().ports.is_empty());
+        assert_eq!(bench.world().shown, ["1", "2", "4", "6"], "{says}");
+    }
+}
+
 #[test]
 fn what_is_under_way_may_end_before_a_disk_is_let_go_but_not_for_long() {
     let under_way = |bench: &Bench, nr| bench.world().disks.values_mut().for_each(|disk| disk.waiting = nr);
