@@ -1,8 +1,8 @@
 /*
  * A guest's disk: what it asks for is passed on to a back end, once, as it was asked for, neighbours together, and answered after that; when the back
  * end is gone the next one does what was not answered, also by other pages; what a back end says that is not so changes nothing, and its errors count if
- * it outlives them, for whose they are; what is refused; who lets a disk go leaves nothing unanswered; and nothing stays when the disk, its guest or its
- * back end goes.
+ * it outlives them, for whose they are; what is refused; what a suspended guest has asked for waits until it goes on; who lets a disk go leaves
+ * nothing unanswered; and nothing stays when the disk, its guest or its back end goes.
  * (cpus: 2) (shares: channels disks) (differs: stock Xen has no end of a disk's)
  */
 #include "disk.h"
@@ -11,11 +11,15 @@ const char test_name[] = "disks";
 
 /* The domain that never runs, and one that is granted nothing. */
 enum { FRONT = 7, OTHER = 8 };
+/* A guest that is suspended, and goes on. */
+enum { GUEST = 9, SCHEDOP_remote_shutdown = 4, SHUTDOWN_suspend = 2, DOMCTL_RESUME = 27 };
 enum { NR_GUEST = 6, SECTORS = 256, BYTES = 1 };
 
 static u8 front_page[PAGE_SETS * NR_FRONT][PAGE] SHARED __attribute__((aligned(4096)));
 static u8 guest_page[NR_GUEST][PAGE] SHARED __attribute__((aligned(4096)));
 static u8 front_table[PAGE] SHARED __attribute__((aligned(4096)));
+static u8 other_page[NR_GUEST][PAGE] SHARED __attribute__((aligned(4096)));
+static u8 other_table[PAGE] SHARED __attribute__((aligned(4096)));
 static u8 medium[SECTORS][SECTOR] SHARED;
 
 static struct service service;
@@ -572,6 +576,50 @@ static void gone(const char *what)
 	audit();
 }
 
+/* What a suspended guest has asked for waits until it goes on here: it may go on elsewhere, and have written something else since. */
+static void suspended(void)
+{
+	static struct service guest;
+	struct disk own = disk;
+	struct domctl resume = { 0 };
+	u32 remote[2] = { GUEST, SHUTDOWN_suspend };
+	make_service(&guest, GUEST, other_page, NR_GUEST, other_table);
+	set_max_vcpus(GUEST);
+	disk = (struct disk){ .service = &service, .guest = &guest, .guest_page = other_page, .nr_guest = NR_GUEST, .guest_ref = 40,
+			      .device = own.device, .flags = own.flags };
+	use_set(&disk, !own.set);
+	make_disk_guest(&disk);
+	connect_disk(&disk);
+	fill(other_page[BYTES], 41);
+	put(OP_WRITE, 800, 80, 1, BYTES);
+	attach_back(&disk);
+	wait_for(&disk.back_ring->req_prod, 1);
+	detach_back(&disk);
+	check(status().waiting == 1 && status().state == 0, "%u wait, state %#x", status().waiting, status().state);
+	check_result(HC2(sched_op, SCHEDOP_remote_shutdown, remote), 0, "suspending the guest");
+	check(status().state == GUEST_STOPPED, "state %#x of a suspended guest's", status().state);
+	disk.back_ring->req_prod = 0;
+	make_back_port(&disk);
+	struct disk_attach request = request_of_back(&disk);
+	check_result(channel_op(DISK_ATTACH, &request), -EAGAIN, "attaching a suspended guest's disk");
+	check(status().back == NO_BACK && status().waiting == 1 && disk.back_ring->req_prod == 0, "it has a back end");
+	check_result(domctl(GUEST, DOMCTL_RESUME, &resume), 0, "resumedomain");
+	check(status().state == 0, "state %#x", status().state);
+	check_result(channel_op(DISK_ATTACH, &request), 0, "attaching when it goes on");
+	disk.req_cons = 0;
+	wait_for(&disk.back_ring->req_prod, 1);
+	answer(perform(), 0);
+	check_result(kick(disk.back_port), 0, "the back end's kick");
+	check_answer(800, OP_WRITE, 0, "a write");
+	check(memcmp(medium[80], other_page[BYTES], PAGE) == 0 && nr_passed_on(&disk) == 0, "other bytes, or more than was asked");
+	check_result(destroy_domain(GUEST), 0, "destroydomain");
+	gone("one whose guest is dead");
+	check_result(evtchn(EVTCHN_close, &disk.back_port), 0, "closing the back end's port");
+	let_go_of_service(&guest);
+	check(domain_is_gone(GUEST), "it never goes");
+	disk = own;
+}
+
 /* Who lets a disk go leaves nothing unanswered, whether it was taken from the ring or not: a front end that closes waits for that. */
 static void let_go_with_requests(void)
 {
@@ -652,6 +700,7 @@ void test_main(void)
 	other_pages();
 	ports_are_closed();
 	bad_connections();
+	suspended();
 	let_go_with_requests();
 	ends();
 	audit();

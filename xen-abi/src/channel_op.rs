@@ -41,7 +41,7 @@ pub const CHANNELOP_DISK_DISCONNECT: u32 = 9;
 /// Gives a disk a back end, which does what the one before has not answered: [`ChannelDiskAttach`]. ENOENT: no such disk. ESRCH: no such
 /// domain. EBUSY: it has one; or ring or pages are not granted to this one, for writing, or are in use by another. EINVAL: a domain
 /// that dies; too few pages or too many; while something waits, not as many as before, or some of the same in other places; a port that is not
-/// connected with one of the back end's. ENOMEM.
+/// connected with one of the back end's. EAGAIN: the guest has stopped ([`DISK_GUEST_STOPPED`]). ENOMEM.
 pub const CHANNELOP_DISK_ATTACH: u32 = 10;
 /// Takes a disk's back end away. The guest waits; or, with [`DISK_GIVE_UP`], it is answered with errors until a back end is attached, or
 /// until this is said once more, without: [`ChannelDisk`]. ENOENT: no such disk, or, without the flag, it has none and has not given up.
@@ -520,6 +520,8 @@ pub const DISK_GIVEN_UP: u32 = 1 << 2;
 pub const DISK_BACK_EMPTY: u32 = 1 << 3;
 /// The same: it has answered a request with an error, of which the guest is told in five seconds if it is the back end still.
 pub const DISK_BACK_DOUBTED: u32 = 1 << 4;
+/// The same: its guest is suspended, or has shut down or crashed. It gets no back end before it goes on.
+pub const DISK_GUEST_STOPPED: u32 = 1 << 5;
 /// In [`ChannelDiskStatus::back`]: there is none.
 pub const DISK_NO_BACK: u16 = 0xffff;
 
@@ -544,7 +546,7 @@ pub struct ChannelDiskStatus {
     /// Out: requests that were taken and are not answered.
     pub waiting: u16,
     /// Out: `DISK_ENDED`, `DISK_BACK_ENDED`, `DISK_GIVEN_UP`, `DISK_BACK_EMPTY`,
-    /// `DISK_BACK_DOUBTED`.
+    /// `DISK_BACK_DOUBTED`, `DISK_GUEST_STOPPED`.
     pub state: u32,
     /// Out: back ends that have written to their ring what cannot be.
     pub bad_rings: u32,

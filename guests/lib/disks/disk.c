@@ -29,7 +29,12 @@ void let_go_of_service(struct service *service)
 
 struct grant_entry *guest_grants(const struct disk *disk)
 {
-	return own_grants() + disk->guest_ref;
+	return (disk->guest ? disk->guest->grants : own_grants()) + disk->guest_ref;
+}
+
+static u64 frame_of_guest(const struct disk *disk, u32 n)
+{
+	return disk->guest ? disk->guest->grants[DISK_REF + n].frame : mfn_of(disk->guest_page[n]);
 }
 
 struct grant_entry *set_grants(const struct disk *disk, u32 set)
@@ -55,20 +60,20 @@ void use_set(struct disk *disk, u32 set)
 
 void make_disk_guest(struct disk *disk)
 {
-	struct alloc_unbound port = { DOMID_SELF, disk->service->domid, 0 };
+	struct alloc_unbound port = { disk->guest ? disk->guest->domid : DOMID_SELF, disk->service->domid, 0 };
 	memset(disk->guest_page, 0, disk->nr_guest * PAGE);
 	disk->guest_ring = (struct blk_ring *)disk->guest_page[0];
 	disk->guest_ring->req_event = disk->guest_ring->rsp_event = 1;
 	disk->rsp_cons = 0;
 	for (u32 n = 0; n < disk->nr_guest; n++)
-		grant(&guest_grants(disk)[n], disk->service->domid, mfn_of(disk->guest_page[n]), 0);
+		grant(&guest_grants(disk)[n], disk->service->domid, frame_of_guest(disk, n), 0);
 	check_result(evtchn(EVTCHN_alloc_unbound, &port), 0, "alloc_unbound");
 	disk->guest_port = port.port;
 }
 
 struct disk_connect request_of_guest(const struct disk *disk)
 {
-	return (struct disk_connect){ .guest = 0, .backend = disk->service->domid, .device = disk->device, .ring = disk->guest_ref,
+	return (struct disk_connect){ .guest = disk->guest ? disk->guest->domid : 0, .backend = disk->service->domid, .device = disk->device, .ring = disk->guest_ref,
 				      .port = disk->guest_port, .flags = disk->flags, .weight = disk->weight };
 }
 

@@ -6,7 +6,7 @@
 #define DISK_H
 #include "channel.h"
 
-enum { WRITE = 1, FLUSH = 2, BARRIER = 4, DISCARD = 8, ENDED = 1, BACK_ENDED = 2, GIVEN_UP = 4, BACK_EMPTY = 8, GIVE_UP = 1, NO_BACK = 0xffff };
+enum { WRITE = 1, FLUSH = 2, BARRIER = 4, DISCARD = 8, ENDED = 1, BACK_ENDED = 2, GIVEN_UP = 4, BACK_EMPTY = 8, GUEST_STOPPED = 32, GIVE_UP = 1, NO_BACK = 0xffff };
 enum { OP_READ, OP_WRITE, OP_BARRIER, OP_FLUSH, OP_DISCARD = 5, OP_INDIRECT };
 enum { BLK_OKAY = 0, BLK_ERROR = -1, BLK_UNSUPPORTED = -2 };
 
@@ -102,6 +102,8 @@ void let_go_of_service(struct service *service);
 
 struct disk {
 	struct service *service;
+	/* Whose it is, if it is not this domain's: pages of such a domain, too, and their grants. */
+	struct service *guest;
 	/* Of the service's pages the first that is this disk's. */
 	u32 first_page;
 	/* The guest's pages, of which the first is the ring, and their grants. */

@@ -503,6 +503,8 @@ impl DiskService {
                         let port = Change::Clear(format!("{}/event-channel", far.near));
                         store.change(&near, &[port, show(&far.near, state::CONNECTED)])?;
                     }
+                    // Its guest is suspended, say: it is taken when that goes on, as it is.
+                    Err(Errno::AGAIN) => return Ok(false),
                     Err(error) => {
                         self.say(device, &format!("domain {} cannot be its back end: {error}", far.driver));
                         // It begins again.

@@ -103,6 +103,11 @@ pub fn disks_of(disks: &mut impl DiskList, domain: u16) -> Result<Vec<ChannelDis
     Ok(all.filter(|status| status.backend == domain).collect())
 }
 
+/// Whether a guest waits for a back end of its disk. One that has stopped does not: it gets none before it goes on, if it ever does.
+pub fn is_missed(disk: &ChannelDiskStatus) -> bool {
+    disk.back == op::DISK_NO_BACK && disk.state & op::DISK_GUEST_STOPPED == 0
+}
+
 impl Argument for ChannelDisk {}
 impl Argument for ChannelDiskConnect {}
 impl Argument for ChannelDiskAttach {}
@@ -331,6 +336,13 @@ const _: () = assert!(size_of::<Resource>() == 32 && EACH < ENTRIES_V1_PER_PAGE)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_that_has_stopped_misses_no_back_end() {
+        let disk = |back, state| ChannelDiskStatus { back, state, ..ChannelDiskStatus::default() };
+        assert!(is_missed(&disk(op::DISK_NO_BACK, 0)) && is_missed(&disk(op::DISK_NO_BACK, op::DISK_GIVEN_UP)));
+        assert!(!is_missed(&disk(5, 0)) && !is_missed(&disk(op::DISK_NO_BACK, op::DISK_GUEST_STOPPED)));
+    }
 
     #[test]
     fn frames_of_a_service_are_to_have_numbers_that_its_driver_domain_has_too() {

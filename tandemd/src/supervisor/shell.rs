@@ -10,7 +10,7 @@ use super::{candidate_of, ours, pci, standby, Record, BUSY};
 use crate::config::{Config, Kind};
 use crate::departure;
 use crate::device::Device;
-use crate::hypercall::{disks_of, Hypervisor, News, Switches};
+use crate::hypercall::{disks_of, is_missed, Hypervisor, News, Switches};
 use crate::service::name_of;
 use crate::store::{Client, Kept, Store};
 use anyhow::{Context, Result};
@@ -338,8 +338,9 @@ impl Shell {
             (Some(domain), Kind::Disk) => self.way_to_disks(domain, has_all, &all)?,
             (None, _) => None,
         };
-        let of = |back: Option<u16>| all.iter().filter(move |disk| Some(disk.back) == back).map(device_of).collect();
-        let (disks, disks_without) = (of(domain.as_ref().map(|d| d.id)), of(Some(op::DISK_NO_BACK)));
+        let is_its = |disk: &&ChannelDiskStatus| domain.as_ref().is_some_and(|domain| domain.id == disk.back);
+        let disks = all.iter().filter(is_its).map(device_of).collect();
+        let disks_without = all.iter().filter(|disk| is_missed(disk)).map(device_of).collect();
         if let (Some(domain), Some(_)) = (&domain, &way) {
             self.used = Some(domain.id);
         }
@@ -568,7 +569,7 @@ impl Shell {
         let answered = |disk: &ChannelDiskStatus| disk.reads + disk.writes + disk.flushes + disk.discards + disk.errors;
         let count: u64 = all.iter().map(answered).sum();
         let own: Vec<&ChannelDiskStatus> = all.iter().filter(|disk| disk.back == domain.id).collect();
-        let nobody_waits = all.iter().all(|disk| disk.back != op::DISK_NO_BACK) || self.answered.is_of(domain.id);
+        let nobody_waits = !all.iter().any(is_missed) || self.answered.is_of(domain.id);
         let has_booted = || has_all && self.are_probed() && domain.beats.iter().any(|beat| beat.upcalls > 0);
         if own.is_empty() && !(nobody_waits && has_booted()) {
             self.answered.see_none(count);

@@ -124,6 +124,10 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
         return Err(Errno::EBUSY);
     }
     let (guest, front) = (living(connected.request.guest)?, living(connected.request.backend)?);
+    // A guest that was moved goes on elsewhere: it has asked there for what waits here, and may have written something else since.
+    if guest.has_stopped() {
+        return Err(Errno::EAGAIN);
+    }
     // One that another domain uses, or a device for it, is not to be had.
     let take = |gref| RingPage::take(&front, back.id, gref).map_err(|_| Errno::EBUSY);
     let ring = take(request.ring)?;
@@ -328,6 +332,8 @@ fn describe(place: u16, connected: &Connected) -> ChannelDiskStatus {
         back: connected.back.unwrap_or(op::DISK_NO_BACK),
         ..ChannelDiskStatus::default()
     };
+    status.state |=
+        if domain::find(guest).is_some_and(|guest| guest.has_stopped()) { op::DISK_GUEST_STOPPED } else { 0 };
     if let Some(shelf) = DISKS[usize::from(place)].lock().as_deref_mut() {
         let stats = shelf.disk.stats;
         let has_ended = connected.back.is_some() && shelf.disk.back_page().is_none();

@@ -61,6 +61,23 @@ fn a_guest_is_shown_nothing_when_its_driver_domain_dies_and_another_comes() {
 }
 
 #[test]
+fn the_disk_of_a_suspended_guest_gets_its_back_end_when_that_goes_on() {
+    let mut bench = Bench::new();
+    bench.world().create_driver(5);
+    bench.run();
+    bench.world().destroy_driver(5);
+    bench.world().is_suspended = true;
+    bench.world().create_driver(6);
+    bench.run();
+    let nr_ports = bench.world().nr_ports;
+    bench.run();
+    assert_eq!((bench.back(), bench.world().nr_ports), (Some(DISK_NO_BACK), nr_ports), "its back end begins again");
+    bench.world().is_suspended = false;
+    bench.step();
+    assert_eq!(bench.back(), Some(6));
+}
+
+#[test]
 fn a_back_end_that_begins_again_leaves_no_port_open() {
     let mut bench = Bench::new();
     bench.world().refuses = true;

@@ -24,6 +24,8 @@ pub struct World {
     pub is_early: bool,
     /// The hypervisor does not take back ends.
     pub refuses: bool,
+    /// Nor any for a guest that is suspended, as this one is.
+    pub is_suspended: bool,
     /// It has no memory for pages.
     pub has_no_memory: bool,
     /// The toolstack wants the disk back, and has told the guest so.
@@ -217,6 +219,9 @@ impl Disks for Shared {
         assert_eq!(request.ring + 1, request.first_page);
         assert!(world.ports.contains(&request.port));
         world.spend()?;
+        if world.is_suspended {
+            return Err(Errno::AGAIN);
+        }
         // A port of a former life's is not connected.
         if world.refuses || world.bound.get(&request.port) != Some(&world.life) {
             return Err(Errno::INVAL);
