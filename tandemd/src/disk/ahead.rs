@@ -30,16 +30,16 @@ impl DiskService {
         Ok(places.into_iter().find(|place| Some(place.driver) != waiting))
     }
 
-    /// The store tells of the name of the one that waits: then it need not be asked for that when it has the place.
+    /// The store tells of the one that waits, of its name, say: then it need not be asked for that when it has the place.
     fn expect(&mut self, waiting: Option<u16>, store: &mut impl Store) -> Result<()> {
         if self.expected == waiting {
             return Ok(());
         }
         if let Some(old) = self.expected.take() {
-            store.unwatch(&name_of(old), &self.token())?;
+            self.follow_domain(old, store, false)?;
         }
         if let Some(new) = waiting {
-            store.watch(&name_of(new), &self.token())?;
+            self.follow_domain(new, store, true)?;
         }
         self.expected = waiting;
         Ok(())

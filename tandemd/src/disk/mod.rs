@@ -20,7 +20,7 @@ use crate::hypercall::{disks_of, Disks, NR_PAGES, SLOTS};
 use crate::often::{Lines, Looks};
 use crate::service::{name_of, Fate};
 use crate::store::{Change, Event, Store};
-use crate::supervisor::{taken_by, waits_for};
+use crate::supervisor::{is_in_pci_backs, pci_backs, taken_by, waits_for};
 use anyhow::{Context, Result};
 use device::{Seen, Step};
 use rustix::io::Errno;
@@ -61,9 +61,9 @@ pub struct DiskService {
     may_have_grown: BTreeSet<Device>,
     /// Of each, that of the back end in the domain that waits, which is followed too.
     ahead: BTreeMap<Device, String>,
-    /// The driver domain that was there, whose name is followed.
+    /// The driver domain that was there, which is followed.
     driver: Option<u16>,
-    /// The domain that waits, whose name is followed too.
+    /// The domain that waits, which is followed too.
     expected: Option<u16>,
     /// There may be another one since it was looked for.
     may_have_come: bool,
@@ -193,9 +193,12 @@ impl DiskService {
         // What is one disk's costs others nothing: who writes there may be any guest.
         let mut named = BTreeSet::new();
         let (mut is_full, mut may_have_come) = (is_time || was_put_off, is_time || is_due || was_put_off);
+        let mut may_have_lost = false;
         for event in own {
             if let Some(device) = self.device_of(&event.path) {
                 named.insert(device);
+            } else if is_in_pci_backs(&event.path) {
+                may_have_lost = true;
             } else {
                 is_full = true;
                 may_have_come |= Some(&event.path) != name.as_ref();
@@ -204,6 +207,11 @@ impl DiskService {
         self.may_have_come = may_have_come;
         self.connected = self.list(disks)?;
         self.tell_bad_rings();
+        if may_have_lost {
+            // All its disks go with a device. Those that wait for something else are looked at often anyway.
+            let lost = self.connected.iter().filter(|(_, disk)| disk.back == DISK_NO_BACK).map(|(device, _)| *device);
+            named.extend(lost.filter(|device| !self.unsettled.contains(device)));
+        }
         if is_full {
             named.extend(self.listed(store)?);
             named.extend(&self.devices);
@@ -587,7 +595,7 @@ impl DiskService {
             if store.read(&name_of(domain))?.as_ref() == Some(&wanted) {
                 return Ok(Some(domain));
             }
-            store.unwatch(&name_of(domain), &self.token())?;
+            self.follow_domain(domain, store, false)?;
             self.driver = None;
         }
         if !std::mem::take(&mut self.may_have_come) {
@@ -598,7 +606,7 @@ impl DiskService {
             // It has booted since.
             self.driver = self.expected.take();
         } else if store.is_introduced(domain)? {
-            store.watch(&name_of(domain), &self.token())?;
+            self.follow_domain(domain, store, true)?;
             self.driver = Some(domain);
         }
         Ok(self.driver)
@@ -640,6 +648,18 @@ impl DiskService {
     fn at(&self, slot: u32, driver: u16) -> Far {
         let far = format!("/local/domain/{driver}/backend/vbd/{}/{slot}", self.domain);
         Far { slot, driver, near: format!("{}/{slot}", self.slots_at()), far, is_current: true }
+    }
+
+    /// Begins or ends to watch what tells of a domain: its name, and its devices, of which it may lose one.
+    fn follow_domain(&self, domain: u16, store: &mut impl Store, is_wanted: bool) -> Result<()> {
+        for path in [name_of(domain), pci_backs(domain)] {
+            if is_wanted {
+                store.watch(&path, &self.token())?;
+            } else {
+                store.unwatch(&path, &self.token())?;
+            }
+        }
+        Ok(())
     }
 
     /// Begins or ends to watch the front end.

@@ -28,6 +28,7 @@ mod words;
 
 pub use machine::upgrade::name_of as candidate_of;
 pub use orphans::begin as clear_orphans;
+pub use pci::{backs as pci_backs, is_in_backs as is_in_pci_backs};
 pub use record::Record;
 pub use settings::{Settings, UNDRAINED_DISK_MS};
 pub use shell::{link_of, taken_by, waits_for};

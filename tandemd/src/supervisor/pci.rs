@@ -75,7 +75,15 @@ pub fn back(domain: u16) -> String {
 
 /// That in which it is, and nothing else.
 pub fn backs(domain: u16) -> String {
-    format!("/local/domain/0/backend/pci/{domain}")
+    format!("{ALL_BACKS}/{domain}")
+}
+
+/// Where those of all domains are.
+const ALL_BACKS: &str = "/local/domain/0/backend/pci";
+
+/// Whether it is in one.
+pub fn is_in_backs(path: &str) -> bool {
+    path.strip_prefix(ALL_BACKS).is_some_and(|rest| rest.starts_with('/'))
 }
 
 #[cfg(test)]

@@ -128,6 +128,29 @@ fn while_its_driver_domain_is_parked_a_guest_gets_errors_and_is_shown_nothing() 
 }
 
 #[test]
+fn a_driver_domain_that_loses_a_device_has_its_disks_back_at_once() {
+    let mut bench = Bench::new();
+    let device = "/local/domain/0/backend/pci/5/0/state-1";
+    bench.world().create_driver(5);
+    bench.world().set(device, "4");
+    bench.run();
+    let told = |bench: &Bench| -> Vec<Event> {
+        std::iter::from_fn(|| bench.world().nodes.next_event(None).unwrap()).collect()
+    };
+    drop(told(&bench));
+    bench.service.next_look = bench.now + UNTIL_NEXT;
+    // Whoever takes the device away has the hypervisor take the disks first.
+    bench.world().disks.values_mut().for_each(|disk| disk.back = DISK_NO_BACK);
+    bench.world().set(device, "5");
+    for _ in 0..6 {
+        let events = told(&bench);
+        bench.service.handle(&events, bench.now, &mut bench.world.clone(), &mut bench.world.clone()).unwrap();
+        bench.world().others();
+    }
+    assert_eq!(bench.back(), Some(5));
+}
+
+#[test]
 fn a_driver_domain_that_the_store_does_not_know_yet_gets_nothing() {
     let mut bench = Bench::new();
     bench.world().create_driver(5);
