@@ -2,7 +2,8 @@
 //!
 //! Input bytes choose what happens next: requests of all kinds, the hypervisor's work in small portions, what the back end of the moment takes,
 //! does and answers, in any order; deaths between any two of these, with and without a time in which there is none, and with and without
-//! errors for all that was asked just before, each of which leaves other bytes in all pages than were there; and, in some runs, sectors of the medium that are bad, lies of the back end's, or a guest that writes
+//! errors for all that was asked just before, each of which leaves other bytes in all its pages than were there, and is followed by one that has the same
+//! pages or others; and, in some runs, sectors of the medium that are bad, lies of the back end's, or a guest that writes
 //! anything anywhere. It must hold that
 //!
 //! - each request is answered once, after the last use of its grants, with what it asked for in the answer, and with an error if, and only if, a
@@ -28,8 +29,9 @@ use xen_abi::io::blkif::*;
 
 /// Frames of the guest.
 const FRAMES: u32 = 200;
-/// Pages between guest and back end: fewer than all requests could use.
+/// Pages between guest and back end: fewer than all requests could use. There are two sets of them.
 const PAGES: u32 = 72;
+const SETS: u32 = 2;
 const FIRST_GREF: u32 = 1000;
 const SECRET: u64 = 0x5ec2_e700_0000_0001;
 const OFFERS: Offers = Offers { write: true, flush: true, barrier: true, discard: true };
@@ -46,6 +48,8 @@ pub struct Done {
     pub merged: u64,
     /// Reads that brought nothing, or not all.
     pub empty_reads: u64,
+    /// Requests that waited when their disk got other pages.
+    pub moved: u64,
 }
 
 /// Does what `ops` say: four bytes an operation, after one that says who lies.
@@ -76,13 +80,14 @@ struct World {
     /// In the end the disk is let go with what waits.
     is_let_go: bool,
     nr_backs: u32,
+    nr_moved: u64,
     /// The time, in ns.
     now: u64,
 }
 
 impl World {
     fn new(mode: u8) -> World {
-        let memory = Memory::new((1 + FRAMES + PAGES) as usize);
+        let memory = Memory::new((1 + FRAMES + SETS * PAGES) as usize);
         let guest = Guest::new(1..1 + FRAMES);
         let mut front = Blkfront::new(&memory, guest, 0u32.wrapping_sub(u32::from(mode)));
         let mut disk = Disk::connect(front.ring.page.clone(), OFFERS, SECRET).expect("a fresh ring");
@@ -108,6 +113,7 @@ impl World {
             guest_lies,
             is_let_go: mode & 0x30 == 0x30,
             nr_backs: 0,
+            nr_moved: 0,
             now: 0,
         }
     }
@@ -251,21 +257,26 @@ impl World {
     fn back_dies(&mut self) {
         self.back = None;
         self.disk.detach();
-        (1 + FRAMES..=FRAMES + PAGES).for_each(|frame| self.memory.write(frame, 0, &[0xbd; 4096]));
+        let first = first_frame(self.nr_backs);
+        (first..first + PAGES).for_each(|frame| self.memory.write(frame, 0, &[0xbd; 4096]));
     }
 
     fn back_comes(&mut self) {
-        // Another domain has other grants to the same pages.
+        // Another domain has other grants, to the same pages or to others.
+        let before = first_frame(self.nr_backs);
         self.nr_backs += 1;
-        let first = FIRST_GREF * self.nr_backs;
-        let pages: Vec<_> = (0..PAGES).map(|n| Page { gref: first + n, frame: 1 + FRAMES + n }).collect();
+        let (first, frame) = (FIRST_GREF * self.nr_backs, first_frame(self.nr_backs));
+        if frame != before {
+            self.nr_moved += u64::from(self.disk.waiting());
+        }
+        let pages: Vec<_> = (0..PAGES).map(|n| Page { gref: first + n, frame: frame + n }).collect();
         let grants: BTreeMap<u32, u32> = pages.iter().map(|page| (page.gref, page.frame)).collect();
         let page = TestPage::filled(0x5a5a_5a5a);
         // Not all take lists, or long ones.
         let max_segments = [32, 0, 256, 16][self.nr_backs as usize % 4];
         let guest = &mut self.front.guest;
         let attached = self.disk.attach(page.clone(), pages.into(), max_segments, guest, &self.memory, self.now);
-        attached.expect("the same pages");
+        attached.expect("the same pages, or none of these");
         let mut back = Blkback::new(&self.memory, page, grants, max_segments);
         back.is_liar = self.guest_lies;
         back.is_damaged = self.backs_are_damaged && !self.nr_backs.is_multiple_of(3);
@@ -339,8 +350,14 @@ impl World {
 
     fn done(&self) -> Done {
         let stats = &self.disk.stats;
-        Done { answered: self.front.nr_answered, merged: stats.merged, empty_reads: stats.empty_reads }
+        let (merged, empty_reads) = (stats.merged, stats.empty_reads);
+        Done { answered: self.front.nr_answered, merged, empty_reads, moved: self.nr_moved }
     }
+}
+
+/// The first frame of the pages that a back end has, by its number. Every second one has those of the one before.
+fn first_frame(nr_back: u32) -> u32 {
+    1 + FRAMES + nr_back / 2 % SETS * PAGES
 }
 
 #[cfg(test)]
@@ -359,8 +376,12 @@ mod tests {
             all.answered += done.answered;
             all.merged += done.merged;
             all.empty_reads += done.empty_reads;
+            all.moved += done.moved;
         }
-        assert!(all.answered > 45_000 && all.merged > 5_000 && all.empty_reads > 100, "only {all:?}");
+        assert!(
+            all.answered > 45_000 && all.merged > 5_000 && all.empty_reads > 100 && all.moved > 1_000,
+            "only {all:?}"
+        );
     }
 
     proptest! {
