@@ -1,8 +1,8 @@
 /*
  * A network card whose driver is a twin: a guest's packets go out by it and come in, whatever it is that the driver asks the domain for
  * meanwhile; one that cuts packets gets them whole; one with two transmit queues sends by both, and neither waits for
- * the other; what is refused; what happens to what is under way when the card goes; and a driver that never comes to an end leaves its CPUs
- * to others.
+ * the other; what is refused; what happens to what is under way when the card goes; and neither a driver that never comes to an end nor a
+ * guest that never stops sending what the card does not take keeps its CPUs from others.
  * (cpus: 2) (shares: channels fronts twins) (differs: stock Xen has no twins)
  */
 #include "card.h"
@@ -201,6 +201,20 @@ static void calls_out(void)
 	UNTIL(*word((u64)card->napi, NAPI_STATE) == 0, "the end of the poll");
 }
 
+/* Packets that the card does not take are answered at once. */
+static void too_long(void)
+{
+	load_card("domains_own");
+	check_result(attach(), 0, "attaching");
+	UNTIL(HC3(vcpu_op, VCPUOP_is_up, 1, 0) == 0, "vCPU 1's end");
+	job = keep_ring_full;
+	make_frame(stranger, guest.mac, 1515, 1);
+	check_interrupted(&guest, 1515, "longer than the card takes");
+	check(card->nr_sent == 0, "the driver has %lu packets", card->nr_sent);
+	check_result(detach(), 0, "taking the card away");
+	unload_card();
+}
+
 void test_main(void)
 {
 	set_upcall();
@@ -245,6 +259,8 @@ void test_main(void)
 	cards_for_those_that_go();
 	audit();
 	endless();
+	audit();
+	too_long();
 	audit();
 	disconnect_front(&guest);
 	disconnect_front(&out);

@@ -52,6 +52,9 @@ static void other_cpu(void)
 		kick_rx(to);
 	}
 	has_stopped = true;
+	HC3(vcpu_op, VCPUOP_down, 1, 0);
+	/* Brought up again. */
+	keep_ring_full();
 	go_down(1);
 }
 
@@ -108,6 +111,21 @@ void beside(void)
 		disconnect_front(all[n]);
 		close_ports(all[n]);
 	}
+	struct channel_switch sw = { switch_name, 0 };
+	check_result(channel_op(SWITCH_DESTROY, &sw), 0, "destroying the switch");
+}
+
+/* Its packets are for all, and there is nobody else: nothing is copied. */
+void alone(void)
+{
+	wait_until_down(1);
+	switch_name = new_switch();
+	make_front(&a, 0, 0);
+	connect_front(&a, switch_name, SG);
+	make_frame((const u8[]){ 255, 255, 255, 255, 255, 255 }, a.mac, 60, 1);
+	check_interrupted(&a, 60, "to all, where nobody is");
+	disconnect_front(&a);
+	close_ports(&a);
 	struct channel_switch sw = { switch_name, 0 };
 	check_result(channel_op(SWITCH_DESTROY, &sw), 0, "destroying the switch");
 }

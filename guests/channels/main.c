@@ -2,7 +2,8 @@
  * Device channels: front ends are plugged into the hypervisor's own switch, packets go from one to the other byte for byte, a busy
  * sender need not notify of each, what front ends do wrong harms nobody else, nothing stays when interfaces or their domains go,
  * an interface with several queues is one port and packets of a connection go by one of them, strangers are reached by the switch's
- * way out, which senders have by their weights, and what is for them waits for the next one when that goes.
+ * way out, which senders have by their weights, and what is for them waits for the next one when that goes; who fills a ring while it is
+ * served keeps no CPU.
  * (cpus: 2) (shares: channels fronts) (differs: stock Xen has no switch)
  */
 #include "front.h"
@@ -235,5 +236,7 @@ void test_main(void)
 	audit();
 	measure();
 	beside();
+	audit();
+	alone();
 	audit();
 }

@@ -147,12 +147,18 @@ void check_received(struct front *front, u32 len, const char *what);
 void check_nothing(struct front *front, const char *what);
 /* Grants in use, ring pages included. */
 u32 nr_in_use(const struct front *front);
+/* Puts packets into the ring that nobody else sees, until vCPU 0 has an event. For vCPU 1, when check_interrupted() brings it up. */
+void keep_ring_full(void);
+/* Packets of the frame in `frame` keep its ring full while this vCPU notifies, which has an event nevertheless. vCPU 1 is down. */
+void check_interrupted(struct front *front, u32 len, const char *what);
 
 void hostile_front_ends(void);
 /* Interfaces with several queues. */
 void queues(void);
 void domains_die(void);
 void beside(void);
+/* Behind the one before. */
+void alone(void);
 void busy(struct front *from, struct front *to);
 void outside(void);
 void measure(void);

@@ -140,7 +140,7 @@ fn ended(tx: &mut Tx) -> Rest {
     Rest::Done
 }
 
-/// The packet in hand goes where it belongs.
+/// The packet in hand goes where it belongs. It is charged whatever becomes of it: its sender may fill its slot again at once.
 #[inline]
 fn pass_on(
     tx: &mut Tx,
@@ -157,6 +157,8 @@ fn pass_on(
     let is_done = match forward {
         Forward::To(port) => batch.pass(tx, port, item),
         Forward::Flood => {
+            // Perhaps nobody hears it.
+            batch.budget.spend(0);
             for port in table.others(PortId(sender.place())) {
                 // Each receiver is one more reader; one that has it is none any more.
                 if tx.queue.hold(token).is_ok() && batch.pass(tx, port.id, item) {
@@ -199,13 +201,16 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// The packet in the hand of `tx` goes to a port. `false`: it waits there.
+    /// The packet in the hand of `tx` goes to a port. `false`: it waits there. It is charged afterwards, since one that was begun goes as a whole;
+    /// and here for all ways that it may go, also where it is lost.
     #[inline(always)]
     pub fn pass(&mut self, tx: &mut Tx, port: PortId, item: Item) -> bool {
-        match at_port(port) {
+        let is_done = match at_port(port) {
             Some(sides) => self.pass_to(tx, port, sides, item),
             None => uplink::pass(self, tx, port, item),
-        }
+        };
+        self.budget.spend(tx.packet.len());
+        is_done
     }
 
     /// The same, to a guest.
@@ -221,7 +226,6 @@ impl Batch<'_> {
             return held::is_lost(tx, self.table, port, item.token, self.now);
         };
         let may_begin = rx.backlog.is_empty() && !self.budget.is_spent();
-        self.budget.spend(packet.len());
         if may_begin && deliver(rx, &guest, packet, &mut item.progress) {
             return true;
         }

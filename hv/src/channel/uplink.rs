@@ -349,9 +349,13 @@ impl frames::Card<Held> for Way<'_> {
 
     #[inline(always)]
     fn send(&mut self, to: Room, frame: &View<'_, Held>) {
-        // One more reader of the packet. It cannot have too many: there are fewer buffers.
-        if !self.is_one && self.queue.hold(token_of(self.cookie)).is_err() {
-            return;
+        if !self.is_one {
+            // A piece is work beside what its packet is charged for.
+            self.budget.spend(0);
+            // One more reader of the packet. It cannot have too many: there are fewer buffers.
+            if self.queue.hold(token_of(self.cookie)).is_err() {
+                return;
+            }
         }
         let (room, mut at) = (Held::by_card(to.frame()), to.offset());
         #[allow(clippy::cast_possible_truncation, reason = "what is in the room, which has fewer than 65536 bytes")]
@@ -372,7 +376,6 @@ impl frames::Card<Held> for Way<'_> {
             Checksum::Blank { start, field } => Some(net::Checksum { start, offset: field.saturating_sub(start) }),
             _ => None,
         };
-        self.budget.spend(frame.len());
         let about = About { len, more, checksum, segments: segments_of(frame) };
         self.rooms.send(to, self.cookie, about, self.now);
     }
@@ -528,7 +531,6 @@ fn wait(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item, tried:
             Went::Done | Went::Lost => return true,
         }
     }
-    batch.budget.spend(0);
     // Without room the driver will have some; else it is only that this portion is spent.
     let is_spent = is_first && batch.budget.is_spent();
     timers::arm_channels(if is_spent { batch.now } else { batch.now.saturating_add(TICK_NS) });
@@ -638,6 +640,9 @@ fn retry(card: Card, queue: usize, mut item: Item, now: u64, budget: &mut Budget
                 *first = item;
             }
             break;
+        }
+        if matches!(went, Went::Out | Went::Done) {
+            budget.spend(tx.packet.len());
         }
         waiting.pop(now);
         let next = waiting.first().filter(|next| more > 0 && next.sender == item.sender);
