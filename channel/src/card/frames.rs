@@ -55,12 +55,11 @@ pub enum Sent {
     Unfit,
 }
 
-/// Does a card take a packet as its sender has it: neither cut nor summed here? What a card does for packets it need not do for those with a VLAN
-/// tag: Linux keeps a list of that apart, and some drivers look for IP's header where others have it.
+/// Does a card take a packet as its sender has it: neither cut nor summed here?
 #[inline(always)]
 pub fn is_plain<F>(takes: &Takes, view: &View<'_, F>) -> bool {
     let is_blank = matches!(view.checksum, Checksum::Blank { .. });
-    view.gso.is_none() && (!is_blank || takes.accepts.checksum(view) && !is_tagged(view.header))
+    view.gso.is_none() && (!is_blank || takes.accepts.checksum(view))
 }
 
 /// Gives a packet to a card that takes it as it is.

@@ -101,6 +101,7 @@ pub fn is_ipv4_without_tcp(bytes: &[u8]) -> bool {
 pub const TAG: u32 = 4;
 
 /// Does a packet have a VLAN tag?
+#[inline]
 pub fn is_tagged(bytes: &[u8]) -> bool {
     word(bytes, 12).is_some_and(|ethertype| ETH_VLAN.contains(&ethertype))
 }

@@ -1,11 +1,11 @@
 //! Putting TCP segments that follow each other together, as a receiver's own stack would: one packet for many, which says how it is
 //! to be cut. Cut, it is the same segments again.
 //!
-//! Only what differs in nothing but its place in the stream is put together: the same headers and options, no flags but ACK and, on the
+//! Only what differs in nothing but its place in the stream is put together: the same headers and options, no VLAN tag, no flags but ACK and, on the
 //! last, PSH. Identifications of IPv4 count up, or say nothing because the packet may not be cut on its way (RFC 6864).
 
 use super::checksum::{pseudo_header, sum};
-use super::headers::{parse, word, Headers, L4};
+use super::headers::{parse, word, Headers, ETH_HEADER, L4};
 use crate::packet::{Checksum, Fragment, Gso, GsoKind, View, HEADER_BYTES, MAX_FRAGMENTS};
 
 const PSH: u8 = 0x08;
@@ -84,7 +84,8 @@ impl<F: Copy> Merger<F> {
         let headers = parse(header).filter(|headers| headers.protocol == L4::Tcp)?;
         let Headers { is_v6, l3, l4, payload, .. } = headers;
         let kind = if is_v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
-        let is_plain = l4 - l3 == if is_v6 { 40 } else { 20 } && header.get(l4 + 13) == Some(&ACK);
+        // Who receives it takes none with a VLAN tag that is to be cut.
+        let is_plain = l3 == ETH_HEADER && l4 - l3 == if is_v6 { 40 } else { 20 } && header.get(l4 + 13) == Some(&ACK);
         let bytes = body(header, &headers, whole)?;
         if !is_plain || !takes(kind) || !is_right(&headers) {
             return None;

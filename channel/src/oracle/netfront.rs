@@ -224,6 +224,9 @@ impl Netfront {
                 flags = (words[1] & 0xffff) as u16;
             }
             assert!(slots <= 18, "too many slots");
+            let is_tagged = matches!(packet.bytes.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]));
+            let has_more_to_do = packet.is_blank || packet.gso.is_some();
+            assert!(is_bad || !is_tagged || !has_more_to_do, "Linux throws it away");
             if is_bad {
                 errors += 1;
             } else {

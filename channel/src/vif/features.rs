@@ -3,6 +3,7 @@
 //! A front end reads the offer once, when it connects, and keeps its choice for its life: so everything here is something
 //! that the channel can do by itself, whatever the driver below can.
 
+use crate::offload::headers::{is_tagged, parse};
 use crate::packet::{Checksum, GsoKind, View};
 use xen_abi::channel_op::VIF_MAX_QUEUES;
 
@@ -78,10 +79,20 @@ impl Accepts {
     /// Whether it takes the packet's checksum as it is.
     #[inline]
     pub fn checksum<F>(&self, view: &View<'_, F>) -> bool {
-        if !matches!(view.checksum, Checksum::Blank { .. }) || (self.csum_v4 && self.csum_v6) {
+        !matches!(view.checksum, Checksum::Blank { .. }) || self.blank(view.header)
+    }
+
+    /// Whether it takes a blank checksum of a packet that begins so. With a VLAN tag nobody does: Linux's front end looks for IP's header where
+    /// packets without one have it, and throws away what has none there; so do some drivers of cards, which say apart what they do for such.
+    #[inline]
+    fn blank(&self, header: &[u8]) -> bool {
+        if is_tagged(header) {
+            return false;
+        }
+        if self.csum_v4 && self.csum_v6 {
             return true;
         }
-        let is_v6 = crate::offload::headers::parse(view.header).is_some_and(|h| h.is_v6);
+        let is_v6 = parse(header).is_some_and(|h| h.is_v6);
         if is_v6 {
             self.csum_v6
         } else {

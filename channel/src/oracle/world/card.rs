@@ -107,7 +107,7 @@ impl World {
         let shape = Shape {
             to: if to % 8 == 7 { [0xff; 6] } else { mac(usize::from(to) % 6) },
             from: if kind & 0x30 == 0x30 { mac(c.into()) } else { OUTSIDE },
-            tags: 0,
+            tags: u8::from(kind & 0x0c == 0x0c),
             is_v6: kind & 1 != 0,
             is_tcp: kind & 2 != 0,
             options: a % 41,

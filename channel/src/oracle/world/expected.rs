@@ -19,6 +19,8 @@ impl World {
         let accepts = ACCEPTS.get(guest).copied().unwrap_or(CARD_TAKES.accepts);
         let (takes_csum, takes_gso) =
             if shape.is_v6 { (accepts.csum_v6, accepts.gso_v6) } else { (accepts.csum_v4, accepts.gso_v4) };
+        // What has a tag is finished for everybody.
+        let (takes_csum, takes_gso) = (takes_csum && shape.tags == 0, takes_gso && shape.tags == 0);
         let received = |bytes: Vec<u8>, is_blank: bool, gso| {
             let is_validated = how.is_validated || how.is_blank;
             Received { bytes, is_blank, is_validated, gso }

@@ -176,6 +176,22 @@ fn a_checksum_is_completed_for_those_who_cannot() {
     }
 }
 
+/// Linux's front end looks for IP's header right behind the addresses, if something is left to it, and throws away what has a tag there.
+#[test]
+fn what_has_a_tag_is_cut_and_summed_for_everybody() {
+    let mut rig = Rig::new(Accepts::ALL);
+    for (tags, is_v6) in [(1, false), (2, false), (1, true), (2, true)] {
+        let shape = Shape { tags, is_v6, ..Shape::tcp(B, A, 3000) };
+        let how = Send { is_blank: true, ..Send::default() };
+        let (got, _) = rig.pass(&shape.blank(), how, 256);
+        assert_eq!(got, [Received { is_validated: true, ..received(shape.complete()) }]);
+        let gso = Some((1400, 1 + u8::from(is_v6)));
+        let (got, _) = rig.pass(&shape.blank(), Send { gso, ..how }, 256);
+        let segments = shape.segments(1400).into_iter().map(|bytes| Received { is_validated: true, ..received(bytes) });
+        assert_eq!(got, segments.collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn a_packet_is_not_begun_without_room_for_all_of_it() {
     let mut rig = Rig::new(Accepts::ALL);
