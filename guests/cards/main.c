@@ -160,6 +160,37 @@ static void held_up(void)
 	all_gone("when the other is done");
 }
 
+/* A card that takes nothing holds up what is for all as it does what is for strangers, though that is more than half of a ring. */
+static void held_up_for_all(void)
+{
+	enum { STRANGERS = 200, ALL = STRANGERS + 1 };
+	static const u8 everybody[6] = { 255, 255, 255, 255, 255, 255 };
+	volatile u64 *state = word((u64)card->queue, QUEUE_STATE);
+	u64 sent = card->nr_sent;
+	u32 nr = 0;
+	post(&out, 1);
+	*state = 1;
+	make_frame(stranger, guest.mac, 60, 1);
+	memcpy(guest.page[TX_DATA], frame, 60);
+	make_frame(everybody, guest.mac, 60, 2);
+	memcpy(guest.page[TX_DATA + 1], frame, 60);
+	for (u32 n = 0; n < ALL; n++)
+		put_slot(&guest, guest.first_ref + TX_DATA + n / STRANGERS, 0, 0, 60);
+	check_result(kick_tx(&guest), 0, "a kick");
+	check_received(&out, 60, "to all, when the card takes nothing");
+	check(card->nr_sent == sent && nr_answers(&guest) == 0, "%lu packets go, %u are answered", card->nr_sent - sent, nr_answers(&guest));
+	card->wake = 1;
+	for (u64 end = now_ns() + 10000000000; nr < ALL && now_ns() < end;) {
+		card->nr_gone = card->nr_sent;
+		ask_for_interrupt();
+		HC1(sched_op, SCHEDOP_yield);
+		for (; nr_answers(&guest); nr++)
+			check(answer(&guest) == 0, "an error");
+	}
+	check(nr == ALL && card->nr_sent == sent + ALL, "of %u packets %lu go, %u are answered", ALL, card->nr_sent - sent, nr);
+	UNTIL(*word((u64)card->napi, NAPI_STATE) == 0, "the end of the poll");
+}
+
 /* Functions of the domain. */
 static void calls_out(void)
 {
@@ -236,6 +267,7 @@ void test_main(void)
 	asleep();
 	masked();
 	held_up();
+	held_up_for_all();
 	calls_out();
 	whole();
 	audit();

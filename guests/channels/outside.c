@@ -329,6 +329,35 @@ static void drained(void)
 	check_result(hold(switch_name, 0), 0, "no wait");
 }
 
+/* All of a ring may wait for the way out, also what is for all: half of it is the limit for neighbours. */
+static void for_all_behind_many(void)
+{
+	enum { STRANGERS = 200, ALL = STRANGERS + 1 };
+	static u8 got[PAGE];
+	u32 nr = 0, nr_for_all = 0;
+	/* It has posted nothing. */
+	out.rx->req_prod = out.rx->rsp_prod;
+	make_frame(stranger, a.mac, 60, 1);
+	memcpy(a.page[TX_DATA], frame, 60);
+	make_frame(everybody, a.mac, 60, 2);
+	memcpy(a.page[TX_DATA + 1], frame, 60);
+	for (u32 n = 0; n < ALL; n++)
+		put_slot(&a, a.first_ref + TX_DATA + n / STRANGERS, 0, 0, 60);
+	check_result(kick_tx(&a), 0, "a kick");
+	check_received(&b, 60, "to all, behind many for the way out");
+	check(nr_answers(&a) == 0, "%u packets that have to wait are answered", nr_answers(&a));
+	for (u32 round = 0; round < ALL && nr < ALL; round++) {
+		post(&out, 8);
+		kick_rx(&out);
+		for (; receive(&out, got) > 0; nr++)
+			nr_for_all += got[0] == 255;
+	}
+	check(nr == ALL && nr_for_all == 1, "of %u packets %u go out, %u of them for all", ALL, nr, nr_for_all);
+	for (nr = 0; nr_answers(&a); nr++)
+		check(answer(&a) == 0, "what has waited: an error");
+	check(nr == ALL, "%u answers", nr);
+}
+
 /* What the way out takes now, of each of both. */
 static void take(struct front *const from[2], u32 nr_pages, u32 nr[2])
 {
@@ -410,6 +439,7 @@ void outside(void)
 	held();
 	held_in_vain();
 	drained();
+	for_all_behind_many();
 	by_weight();
 	for (u32 n = 0; n < COUNT(all); n++) {
 		disconnect_front(all[n]);

@@ -152,7 +152,8 @@ fn pass_on(
 ) {
     let sender = tx.line.handle;
     let item = Item { sender, token, progress: Progress::default() };
-    let may_wait = tx.queue.unanswered() <= MAY_WAIT || table.uplink().is_some_and(|out| forward == Forward::To(out));
+    let is_below_half = tx.queue.unanswered() <= MAY_WAIT;
+    let may_wait = is_below_half || table.uplink().is_some_and(|out| forward == Forward::To(out));
     let mut batch = Batch { table, switch: tx.line.switch, now, may_wait, budget };
     let is_done = match forward {
         Forward::To(port) => batch.pass(tx, port, item),
@@ -160,6 +161,7 @@ fn pass_on(
             // Perhaps nobody hears it.
             batch.budget.spend(0);
             for port in table.others(PortId(sender.place())) {
+                batch.may_wait = is_below_half || table.uplink() == Some(port.id);
                 // Each receiver is one more reader; one that has it is none any more.
                 if tx.queue.hold(token).is_ok() && batch.pass(tx, port.id, item) {
                     tx.complete(guest, token);
