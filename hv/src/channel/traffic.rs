@@ -44,6 +44,15 @@ impl Budget {
         self.0 = self.0.saturating_sub(EACH.saturating_add(bytes));
     }
 
+    /// A receiver got so many segments of a packet that is cut for it: each is work as for a packet of its own.
+    #[inline]
+    pub fn spend_segments(&mut self, segments: u32) {
+        // Most packets are not cut.
+        if segments > 0 {
+            self.0 = self.0.saturating_sub(EACH.saturating_mul(segments));
+        }
+    }
+
     /// Nothing is left.
     #[inline]
     pub fn is_spent(&self) -> bool {
@@ -228,7 +237,9 @@ impl Batch<'_> {
             return held::is_lost(tx, self.table, port, item.token, self.now);
         };
         let may_begin = rx.backlog.is_empty() && !self.budget.is_spent();
-        if may_begin && deliver(rx, &guest, packet, &mut item.progress) {
+        let is_done = may_begin && deliver(rx, &guest, packet, &mut item.progress);
+        self.budget.spend_segments(item.progress.segments);
+        if is_done {
             return true;
         }
         // Of one that is cut there may be room for more.
@@ -275,28 +286,30 @@ pub fn put(rx: &mut Rx, guest: &Domain, packet: View<'_, Held>, progress: &mut P
         rx.queue.stats.dropped += 1;
         return true;
     }
+    let before = *progress;
     let delivered = rx.queue.deliver(&mut rx.line.grants(guest).locked(), &Bytes, packet, progress);
     match delivered {
         Ok(Delivered::Done) => true,
-        not_done => put_again(rx, guest, packet, progress, not_done),
+        not_done => put_again(rx, guest, packet, progress, (before, not_done)),
     }
 }
 
-/// The same, of a packet that was `delivered` so at the first attempt.
+/// The same, of a packet that was `delivered` so at the first attempt, `before` which it was so far. Once segments have gone it is not looked again: so
+/// many go for what a packet may cost, and the rest is charged anew.
 #[cold]
 fn put_again(
     rx: &mut Rx,
     guest: &Domain,
     packet: View<'_, Held>,
     progress: &mut Progress,
-    mut delivered: Result<Delivered, RingError>,
+    (before, mut delivered): (Progress, Result<Delivered, RingError>),
 ) -> bool {
     let mut looks = 0;
     loop {
         match delivered {
             Ok(Delivered::Done) => return true,
             Ok(Delivered::NoRoom { slots }) => match rx.queue.ask_for_event(slots) {
-                Ok(true) if looks < LOOKS => looks += 1,
+                Ok(true) if looks < LOOKS && *progress == before => looks += 1,
                 Ok(_) => return false,
                 Err(_) => return receiver_ended(rx),
             },
@@ -361,8 +374,10 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
     let mut again = Again::of(tx);
     let is_done = match again.onward(tx, PortId(handle.place()), item.token) {
         Onward::Goes => {
+            let is_done = deliver(rx, &to, tx.packet.view(), &mut item.progress);
             budget.spend(tx.packet.len());
-            deliver(rx, &to, tx.packet.view(), &mut item.progress)
+            budget.spend_segments(item.progress.segments - before.segments);
+            is_done
         }
         Onward::Stays => false,
         // A card is the way out now instead of this interface.
