@@ -198,6 +198,30 @@ static void rates(void)
 	check(answer(&a) == 0 && answer(&a) == 0, "packets with a rate: an error");
 }
 
+/* While a guest moves to this host itself, both of it are there: what is for it goes to the one that came last, whatever place that has got. */
+static void moves_here(void)
+{
+	struct front later;
+	make_front(&later, 3, 0);
+	memcpy(later.mac, c.mac, 6);
+	/* A place before the other's is free. */
+	disconnect_front(&a);
+	close_ports(&a);
+	connect_front(&later, switch_name, SG);
+	post(&later, 1);
+	send(&b, c.mac, b.mac, 60, 8);
+	check_received(&later, 60, "to one that is there twice");
+	check_nothing(&c, "to one that is there twice");
+	check(answer(&b) == 0, "to one that is there twice: an error");
+	disconnect_front(&later);
+	close_ports(&later);
+	send(&b, c.mac, b.mac, 60, 9);
+	check_received(&c, 60, "to one that is there once again");
+	check(answer(&b) == 0, "to one that is there once again: an error");
+	make_front(&a, 0, 0);
+	connect_front(&a, switch_name, SG);
+}
+
 void test_main(void)
 {
 	shared_info();
@@ -218,6 +242,7 @@ void test_main(void)
 	busy(&a, &b);
 	check_quiet("a busy sender");
 	rates();
+	moves_here();
 	audit();
 	disconnect_front(&a);
 	disconnect_front(&b);

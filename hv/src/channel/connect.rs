@@ -39,13 +39,15 @@ pub(super) struct Config {
     /// Network cards, by place.
     pub(super) cards: BTreeMap<usize, Attached>,
     /// Connections so far.
-    count: u32,
+    count: u64,
 }
 
 /// An interface as it was asked for.
 pub(super) struct Plugged {
     pub(super) handle: Handle,
     pub(super) request: ChannelConnect,
+    /// Which of all connections so far it is.
+    number: u64,
 }
 
 /// All of it.
@@ -124,11 +126,16 @@ impl Config {
 
     /// The switch gets the ports that it has now; the number of its table. ENOMEM: it keeps the old ones.
     pub(super) fn publish(&mut self, switch: u32) -> Result<u64, Errno> {
-        let plugged = || self.vifs.values().filter(|p| p.request.switch == switch);
+        let all = || self.vifs.values().filter(|p| p.request.switch == switch);
+        let mut plugged = Vec::new();
+        plugged.try_reserve_exact(all().count()).map_err(|_| Errno::ENOMEM)?;
+        plugged.extend(all());
+        // Of two with one address the later one counts, whichever place it has got.
+        plugged.sort_unstable_by_key(|p| p.number);
         let card = card_of(self, switch);
         let mut ports = Vec::new();
-        ports.try_reserve_exact(plugged().count() + 1).map_err(|_| Errno::ENOMEM)?;
-        ports.extend(plugged().map(|p| Port {
+        ports.try_reserve_exact(plugged.len() + 1).map_err(|_| Errno::ENOMEM)?;
+        ports.extend(plugged.iter().map(|p| Port {
             id: PortId(p.handle.place()),
             nr_queues: p.nr_queues(),
             kind: p.kind(card.is_some()),
@@ -247,7 +254,9 @@ pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
     if config.vifs.values().any(|p| same(p) || other_uplink(p)) {
         return Err(Errno::EBUSY);
     }
-    let plugged = Plugged { handle: Handle::new(0, config.count.wrapping_add(1)), request: *request };
+    let number = config.count + 1;
+    #[allow(clippy::cast_possible_truncation, reason = "a name has the last bits of it")]
+    let plugged = Plugged { handle: Handle::new(0, number as u32), request: *request, number };
     let place = config.room_for(plugged.nr_queues())?;
     let handle = plugged.handle.queue(place);
     let plugged = Plugged { handle, ..plugged };
@@ -257,7 +266,7 @@ pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
         all.push(sides(&guest, request, (handle, queue), rings)?);
     }
 
-    config.count = config.count.wrapping_add(1);
+    config.count = number;
     config.vifs.insert(place, plugged);
     let joined = match config.publish(request.switch) {
         Ok(generation) => generation,

@@ -21,7 +21,7 @@ pub fn next(place: u32) -> Result<ChannelStatus, Errno> {
 }
 
 fn describe(plugged: &Plugged) -> ChannelStatus {
-    let Plugged { handle, request } = plugged;
+    let Plugged { handle, request, .. } = plugged;
     let &ChannelConnect { guest, backend, device, switch, flags, mac, nr_queues, .. } = request;
     let mut status = ChannelStatus {
         vif: handle.raw(),
