@@ -1,7 +1,7 @@
 //! Model-specific registers as PV guests see them.
 //!
 //! RDMSR and WRMSR always trap. A few registers are the guest's own state (segment bases, TSC_AUX), a few are answered
-//! with what the hypervisor stands for (PAT, EFER, machine checks, performance counters that are off), and the rest is
+//! with what the hypervisor stands for (EFER, machine checks, performance counters that are off), and the rest is
 //! #GP. The answer says what to do; the caller, who alone may touch the hardware, does it.
 
 use crate::cpuid::Policy;
@@ -88,7 +88,8 @@ pub fn read(index: u32, view: &View<'_>) -> Read {
         msr::TSC => Read::Tsc,
         msr::TSC_AUX if has_tsc_aux(view) => Read::Value(view.tsc_aux.into()),
         msr::EFER => Read::Value(GUEST_EFER),
-        msr::PAT => Read::Value(msr::PAT_XEN),
+        // PAT_XEN: every CPU has been given it. A guest is shown what counts when it maps something.
+        msr::PAT => Read::Host { clear: 0, set: 0 },
         msr::APIC_BASE => {
             let bsp = if view.vcpu_id == 0 { msr::APIC_BASE_BSP } else { 0 };
             Read::Value(APIC_PHYSICAL | msr::APIC_BASE_ENABLE | bsp)
@@ -213,7 +214,6 @@ mod tests {
         let p = amd();
         let cases = [
             (0x1b, 0xfee0_0900),
-            (0x277, 0x0501_0007_0406),
             (0xc000_0080, 0xd01),
             (0xc000_0103, 5),
             (0xc001_0015, 0),
@@ -231,6 +231,8 @@ mod tests {
             assert_eq!(read(index, &view(&p)), Read::Value(value), "{index:#x}");
         }
         assert_eq!(read(0x8b, &view(&p)), Read::HostOrZero);
+        assert_eq!(read(0x277, &view(&p)), Read::Host { clear: 0, set: 0 }, "what the CPU has, for every domain");
+        assert_eq!(read(0x277, &View { hardware_domain: false, ..view(&p) }), Read::Host { clear: 0, set: 0 });
         assert_eq!(read(0xc001_0055, &view(&p)), Read::Fault);
         assert_eq!(read(0x408, &view(&p)), Read::Fault, "there is no third bank");
         let ap = View { vcpu_id: 1, ..view(&p) };

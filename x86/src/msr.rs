@@ -84,5 +84,5 @@ pub const PLATFORM_INFO_CPUID_FAULTING: u64 = 1 << 31;
 /// MISC_FEATURES_ENABLES: CPUID faults outside ring 0.
 pub const MISC_FEATURES_CPUID_FAULTING: u64 = 1 << 0;
 
-/// The page-attribute table that the hypervisor loads and every guest sees: WB, WT, UC-, UC, WC, WP, UC, UC.
+/// The page-attribute table that the hypervisor gives every CPU and every guest sees: WB, WT, UC-, UC, WC, WP, UC, UC.
 pub const PAT_XEN: u64 = 0x0000_0501_0007_0406;

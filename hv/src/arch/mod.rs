@@ -12,6 +12,7 @@ pub mod lapic;
 pub mod limited;
 pub mod machine_check;
 pub mod msi;
+pub mod pat;
 pub mod pci;
 pub mod pci_reset;
 pub mod reboot;
