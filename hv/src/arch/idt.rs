@@ -3,7 +3,7 @@
 use crate::arch::descriptor::ist;
 use crate::arch::smap;
 use crate::cpu::percpu::{self, FRAME_END};
-use crate::cpu::{self, cr, msr};
+use crate::cpu::{self, msr};
 use crate::mem;
 use x86::descriptor::{IdtGate, TablePointer};
 use x86::PAGE_SIZE;
@@ -74,15 +74,7 @@ pub unsafe fn load(entries: &EntryPoints) {
     IDT_OF_TWINS.call_once(|| gates(entries.vectors, ist::TWIN));
     load_table(&IDT);
     load_syscall_msrs(entries);
-    // Now that there is a handler: without this bit a machine check resets the machine without a word.
-    if cpu::cpuid(1, 0).edx & CPUID_MCE != 0 {
-        // SAFETY: the CPU has the bit, and the handler and its stack are in place.
-        unsafe { cpu::write_cr4(cpu::read_cr4() | cr::CR4_MCE) };
-    }
 }
-
-/// CPUID leaf 1, EDX: machine-check exceptions.
-const CPUID_MCE: u32 = 1 << 7;
 
 /// SYSCALL does not switch stacks, and GS belongs to the guest, so each CPU has code of its own that knows its stack:
 /// `mov [ss slot], rax; mov rax, rsp; mov rsp, ss slot; push rax; jmp [rip]` to the common entry.

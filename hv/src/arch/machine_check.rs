@@ -4,38 +4,52 @@
 //! guest. The banks are reported for whoever replaces the part.
 
 use crate::console::print_unlocked;
-use crate::cpu::rdmsr_safe;
+use crate::cpu::percpu::this_cpu;
+use crate::cpu::{self, cpuid, cr, rdmsr_safe, wrmsr_safe};
+use crate::warn;
+use hv_core::host_msr::HostMsrs;
+use hv_core::machine_check::{self, Model};
+use x86::cpuid::Vendor;
+use x86::msr;
 
-const MCG_CAP: u32 = 0x179;
-const MCG_STATUS: u32 = 0x17a;
-/// Bank n has its control, status, address and further information in the four registers from here + 4n on.
-const MC0_CTL: u32 = 0x400;
+/// CPUID leaf 1, EDX: machine-check exceptions, and the banks.
+const CPUID_MCE: u32 = 1 << 7;
+const CPUID_MCA: u32 = 1 << 14;
 
-const STATUS_VALID: u64 = 1 << 63;
-const STATUS_OVERFLOW: u64 = 1 << 62;
-const STATUS_UNCORRECTED: u64 = 1 << 61;
-const STATUS_MISC_VALID: u64 = 1 << 59;
-const STATUS_ADDRESS_VALID: u64 = 1 << 58;
-const STATUS_CONTEXT_CORRUPT: u64 = 1 << 57;
+/// The running CPU.
+struct Here;
+
+impl HostMsrs for Here {
+    fn read(&mut self, index: u32) -> Option<u64> {
+        rdmsr_safe(index)
+    }
+
+    fn write(&mut self, index: u32, value: u64) -> bool {
+        // SAFETY: only machine-check registers are written, which say what is reported.
+        unsafe { wrmsr_safe(index, value) }
+    }
+}
+
+/// Has the running CPU raise a machine check for whatever it finds broken. Its IDT is loaded.
+pub fn init_cpu() {
+    let features = cpuid(1, 0);
+    if features.edx & CPUID_MCE == 0 {
+        return;
+    }
+    if features.edx & CPUID_MCA != 0 {
+        let model = Model { vendor: Vendor::from_leaf0(cpuid(0, 0)), signature: features.eax };
+        machine_check::enable(&mut Here, model, |logged| {
+            warn!("CPU {}: an error from before the start: {logged}", this_cpu().cpu);
+        });
+    }
+    // Without this bit a machine check resets the machine without a word.
+    // SAFETY: the CPU has the bit, and the handler and its stack are in place.
+    unsafe { cpu::write_cr4(cpu::read_cr4() | cr::CR4_MCE) };
+}
 
 /// Prints the banks that hold an error of the running CPU.
 pub fn report() {
-    let (Some(cap), Some(status)) = (rdmsr_safe(MCG_CAP), rdmsr_safe(MCG_STATUS)) else { return };
+    let Some(status) = rdmsr_safe(msr::MCG_STATUS) else { return };
     print_unlocked(format_args!("  MCG_STATUS {status:#x}"));
-    for bank in 0..(cap & 0xff) as u32 {
-        let register = |n: u32| rdmsr_safe(MC0_CTL + 4 * bank + n);
-        let Some(status) = register(1).filter(|status| status & STATUS_VALID != 0) else { continue };
-        let word = |bit: u64, word: &'static str| if status & bit != 0 { word } else { "" };
-        print_unlocked(format_args!(
-            "  bank {bank}: status {status:#018x}{}{}{}",
-            word(STATUS_UNCORRECTED, ", uncorrected"),
-            word(STATUS_CONTEXT_CORRUPT, ", context corrupt"),
-            word(STATUS_OVERFLOW, ", others were lost"),
-        ));
-        for (bit, n, name) in [(STATUS_ADDRESS_VALID, 2, "address"), (STATUS_MISC_VALID, 3, "misc")] {
-            if let Some(value) = register(n).filter(|_| status & bit != 0) {
-                print_unlocked(format_args!("    {name} {value:#018x}"));
-            }
-        }
-    }
+    machine_check::look(&mut Here, |logged| print_unlocked(format_args!("  {logged}")));
 }

@@ -1,7 +1,7 @@
 //! From the first CPU with memory to the first guest: all other parts are started here, in order.
 
 use super::{dom0, BootInfo, Module, Region};
-use crate::arch::{self, descriptor, fpu, idt, pat, smap, stacks};
+use crate::arch::{self, descriptor, fpu, idt, machine_check, pat, smap, stacks};
 use crate::cpu::percpu;
 use crate::cpu::screen::{self, Kind};
 use crate::{channel, domain, error, hypercall, iommu, irq, panic, pv, sched, trap, twin};
@@ -115,11 +115,12 @@ fn enter() -> ! {
     unsafe { sched::run::enter_first(trap::enter_guest) }
 }
 
-/// Sets up what every CPU has: descriptor tables, entry points, memory types, FPU, scheduling.
+/// Sets up what every CPU has: descriptor tables, entry points, machine checks, memory types, FPU, scheduling.
 fn init_cpu() {
     descriptor::init_cpu();
     // SAFETY: entry.S is written for these ways in.
     unsafe { idt::load(&trap::entry_points()) };
+    machine_check::init_cpu();
     pat::init_cpu();
     smap::init_cpu();
     fpu::init_cpu();

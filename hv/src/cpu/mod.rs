@@ -99,6 +99,29 @@ pub fn rdmsr_safe(msr: u32) -> Option<u64> {
     (bad == 0).then_some(u64::from(hi) << 32 | u64::from(lo))
 }
 
+/// Writes a register that may not exist, or not take the value. Whether it has not raised #GP.
+///
+/// # Safety
+/// 1. The value keeps the hypervisor's own state intact.
+pub unsafe fn wrmsr_safe(msr: u32, value: u64) -> bool {
+    let bad: u32;
+    // SAFETY: (1). A #GP of the WRMSR is caught by the exception table, which resumes at label 3 with `bad` set.
+    unsafe {
+        asm!(
+            "2: wrmsr",
+            "xor {bad:e}, {bad:e}",
+            "jmp 4f",
+            "3: mov {bad:e}, 1",
+            "4:",
+            ".pushsection ex_table, \"a\"",
+            ".quad 2b, 3b",
+            ".popsection",
+            bad = out(reg) bad, in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack)
+        );
+    }
+    bad == 0
+}
+
 macro_rules! control_register {
     ($reg:literal, $read:ident $(, $write:ident)?) => {
         #[doc = concat!("Reads ", $reg, ".")]
