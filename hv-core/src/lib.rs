@@ -49,6 +49,7 @@ pub mod stint;
 pub mod ticket;
 pub mod timer;
 pub mod tlb_clock;
+pub mod uart;
 pub mod vtlb;
 pub mod watchdog;
 pub mod wedge;

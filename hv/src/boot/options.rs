@@ -23,10 +23,17 @@ pub fn start_console(loaded: &Loaded) -> Option<(u64, u64)> {
             _ => {}
         }
     }
-    if has_serial {
-        serial::init(config);
+    let is_missing = has_serial && !serial::init(config);
+    let screen = start_screen(loaded.screen.filter(|_| has_screen));
+    if is_missing {
+        info!("No serial port at {:#x}", config.port);
     }
-    let kind = loaded.screen.filter(|_| has_screen)?;
+    screen
+}
+
+/// Starts messages to the screen, if it is this. Its memory.
+fn start_screen(kind: Option<screen::Kind>) -> Option<(u64, u64)> {
+    let kind = kind?;
     // The page tables show the first 4 GiB in the direct map; they are global memory types, which keep devices uncached.
     let (start, bytes) = kind.memory().filter(|(start, bytes)| start + bytes <= 1 << 32 && *bytes <= 1 << 30)?;
     // SAFETY: mapped until `mem::init` says where it is from then on.

@@ -3,6 +3,7 @@
 use crate::cpu::port::{inb, outb};
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use hv_core::uart;
 
 /// Registers, as offsets from the base port.
 const DATA: u16 = 0;
@@ -68,10 +69,25 @@ static PORT: AtomicU16 = AtomicU16::new(0);
 static STUCK: AtomicBool = AtomicBool::new(false);
 static TRANSMIT: Mutex<()> = Mutex::new(());
 
-/// Sets the port up and makes it the one `write` uses.
-pub fn init(config: Config) {
+/// The registers of the port whose first one this is.
+struct At(u16);
+
+impl uart::Registers for At {
+    fn read(&mut self, offset: u16) -> u8 {
+        inb(self.0 + offset)
+    }
+
+    fn write(&mut self, offset: u16, value: u8) {
+        outb(self.0 + offset, value);
+    }
+}
+
+/// Sets the port up and makes it the one `write` uses. Whether there is one.
+pub fn init(config: Config) -> bool {
     let port = config.port;
-    outb(port + INTERRUPT_ENABLE, 0);
+    if !uart::is_present(&mut At(port)) {
+        return false;
+    }
     if let Some(baud) = config.baud {
         let [low, high, ..] = (BASE_BAUD / baud).to_le_bytes();
         outb(port + LINE_CONTROL, LINE_DIVISOR_LATCH | LINE_8N1);
@@ -82,6 +98,7 @@ pub fn init(config: Config) {
     outb(port + FIFO_CONTROL, 0x07); // on, both cleared
     outb(port + MODEM_CONTROL, 0x0b); // DTR, RTS, OUT2
     PORT.store(port, Ordering::Relaxed);
+    true
 }
 
 /// The port in use (its eight registers belong to the hypervisor), if any.
