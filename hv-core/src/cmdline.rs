@@ -129,15 +129,38 @@ impl Default for Options {
     }
 }
 
-/// Splits a command line into options and their values; `"` keeps blanks together. Needs no heap.
-pub fn words(line: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
+/// Splits a command line at blanks, of which `"` keeps those together that are not to split it.
+fn pieces(line: &str) -> impl Iterator<Item = &str> {
     let mut is_quoted = false;
     line.split(move |c: char| {
         is_quoted ^= c == '"';
         c.is_ascii_whitespace() && !is_quoted
     })
-    .filter(|word| !word.is_empty())
-    .map(|word| match word.split_once('=') {
+}
+
+/// The hypervisor's part of a command line, and what follows the word `--`: that is for domain 0's kernel, behind what is in its own line.
+pub fn parts(line: &str) -> (&str, &str) {
+    let mut at = 0;
+    for piece in pieces(line) {
+        if piece == "--" {
+            let (own, rest) = line.split_at(at);
+            return (own.trim_ascii(), rest[piece.len()..].trim_ascii());
+        }
+        // And the blank behind it, which is one byte.
+        at += piece.len() + 1;
+    }
+    (line, "")
+}
+
+/// The line of domain 0's kernel: `own`, and `more` from the hypervisor's.
+pub fn kernel_line(own: &str, more: &str) -> String {
+    let blank = if own.is_empty() || more.is_empty() { "" } else { " " };
+    [own, blank, more].concat()
+}
+
+/// The options in the hypervisor's part of a command line, and their values; `"` keeps blanks together. Needs no heap.
+pub fn words(line: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
+    pieces(parts(line).0).filter(|word| !word.is_empty()).map(|word| match word.split_once('=') {
         Some((name, value)) => (name, Some(value.trim_matches('"'))),
         None => (word, None),
     })
@@ -150,10 +173,6 @@ impl Options {
         let mut options = Self { line: line.to_string(), ..Self::default() };
         let mut found = Vec::new();
         for (name, value) in words(line) {
-            // What follows this is for domain 0's kernel, where a loader passes one line for all.
-            if name == "--" {
-                break;
-            }
             // GRUB once lost the first word, and Debian's `update-grub` still gives it one to lose.
             if name == "placeholder" {
                 continue;

@@ -224,7 +224,29 @@ fn contradictions_are_reported() {
 fn quotes_keep_blanks_and_the_last_one_wins() {
     assert_eq!(parse("console=\"com1, vga\"").consoles, ["com1", " vga"]);
     assert_eq!(parse("maxcpus=2 maxcpus=3").maxcpus, Some(3));
+}
+
+#[test]
+fn what_follows_two_dashes_is_the_kernels() {
+    let line = "com1=115200 --  console=hvc0 \"a  b\" ";
+    assert_eq!(words(line).collect::<Vec<_>>(), [("com1", Some("115200"))]);
+    assert_eq!(parts(line), ("com1=115200", "console=hvc0 \"a  b\""));
+    assert_eq!(kernel_line("root=/dev/sda1 ro", parts(line).1), "root=/dev/sda1 ro console=hvc0 \"a  b\"");
+    assert_eq!((kernel_line("", "quiet"), kernel_line("ro", "")), ("quiet".into(), "ro".into()));
     assert_eq!(complaints("maxcpus=2 -- whatever follows"), Vec::<String>::new());
+    assert_eq!(parse("maxcpus=2 -- maxcpus=3").maxcpus, Some(2));
+    // They are a word of their own, the first one counts, and there need not be anything around them.
+    for (line, split) in [
+        ("a --b c", ("a --b c", "")),
+        ("-- a", ("", "a")),
+        ("a --", ("a", "")),
+        ("a -- b -- c", ("a", "b -- c")),
+        ("a=\"x -- y\" -- b", ("a=\"x -- y\"", "b")),
+        ("a\t--\tb", ("a", "b")),
+        ("", ("", "")),
+    ] {
+        assert_eq!(parts(line), split, "{line}");
+    }
 }
 
 /// Lines made of real names with odd values, and of rubbish.

@@ -15,6 +15,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
+use hv_core::cmdline::{kernel_line, parts};
 use multiboot::Loaded;
 pub use multiboot::Region;
 pub use options::Options;
@@ -75,7 +76,7 @@ impl Module {
 
 /// What the rest of the hypervisor starts from.
 pub struct BootInfo {
-    /// The hypervisor's command line.
+    /// The hypervisor's command line, without what is for domain 0's kernel.
     pub command_line: String,
     /// The options in it.
     pub options: Options,
@@ -110,7 +111,8 @@ extern "C" fn boot_main(magic: u32, info: u32) -> ! {
 }
 
 fn describe(loaded: &Loaded, efi: Option<Box<Firmware>>) -> BootInfo {
-    let modules: Vec<Module> = loaded
+    let (own_line, for_kernel) = parts(loaded.command_line());
+    let mut modules: Vec<Module> = loaded
         .modules()
         .iter()
         .map(|m| Module {
@@ -119,15 +121,18 @@ fn describe(loaded: &Loaded, efi: Option<Box<Firmware>>) -> BootInfo {
             command_line: loaded.module_command_line(m).into(),
         })
         .collect();
+    if let Some(kernel) = modules.first_mut() {
+        kernel.command_line = kernel_line(&kernel.command_line, for_kernel);
+    }
     for (i, module) in modules.iter().enumerate() {
         info!("Module {i}: {} KiB at {:#x} '{}'", module.len_bytes >> 10, module.start.raw(), module.command_line);
     }
     let mib = |frames: u64| frames >> 8;
     info!("Memory: {} MiB, {} MiB free", mib(mem::frames::total()), mib(mem::frames::free_count()));
-    let options = options::parse(loaded.command_line());
+    let options = options::parse(own_line);
     console::init_ring(options.conring_bytes);
     BootInfo {
-        command_line: loaded.command_line().into(),
+        command_line: own_line.into(),
         options,
         modules,
         memory_map: loaded.regions().to_vec(),
