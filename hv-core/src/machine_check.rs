@@ -140,7 +140,8 @@ mod tests {
     impl Cpu {
         /// As after a reset: every bank is off and empty.
         fn with(banks: u32, cap: u64) -> Self {
-            let mut registers: BTreeMap<u32, u64> = (0x400..0x400 + 4 * banks.min(32)).map(|index| (index, 0)).collect();
+            let mut registers: BTreeMap<u32, u64> =
+                (0x400..0x400 + 4 * banks.min(32)).map(|index| (index, 0)).collect();
             registers.insert(0x179, u64::from(banks) | cap);
             if cap & 1 << 8 != 0 {
                 registers.insert(0x17b, 0);

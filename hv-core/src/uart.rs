@@ -45,7 +45,9 @@ mod tests {
     /// What answers.
     #[derive(Clone, Copy)]
     enum Device {
-        Uart { has_scratch: bool },
+        Uart {
+            has_scratch: bool,
+        },
         Always(u8),
         /// What was last on the bus.
         Echo,

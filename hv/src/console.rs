@@ -85,11 +85,12 @@ fn keep(text: &[u8]) {
 struct Line {
     bytes: [u8; 256],
     used: usize,
+    to: fn(&[u8]),
 }
 
 impl Line {
     fn flush(&mut self) {
-        emit(&self.bytes[..self.used]);
+        (self.to)(&self.bytes[..self.used]);
         self.used = 0;
     }
 }
@@ -135,7 +136,19 @@ pub fn print(args: fmt::Arguments<'_>) {
 #[cold]
 #[inline(never)]
 pub fn print_at(level: Level, args: fmt::Arguments<'_>) {
-    let mut line = Line { bytes: [0; 256], used: 0 };
+    print_to(emit, level, args);
+}
+
+/// Prints one line of details if messages of each operation are shown. If not, the ring has it all the same: a line takes some seven
+/// milliseconds at a serial port, and the CPU does nothing else meanwhile. Use the macros.
+#[cold]
+#[inline(never)]
+pub fn print_detail(args: fmt::Arguments<'_>) {
+    print_to(if is_shown(Level::Debug) { emit } else { keep }, Level::Debug, args);
+}
+
+fn print_to(to: fn(&[u8]), level: Level, args: fmt::Arguments<'_>) {
+    let mut line = Line { bytes: [0; 256], used: 0, to };
     // `Line` never fails.
     let _ = line.write_str(PREFIX);
     if level == Level::Warn {
@@ -218,6 +231,9 @@ macro_rules! info { ($($arg:tt)*) => { $crate::log_at!(Info, $($arg)*) }; }
 /// Per operation.
 #[macro_export]
 macro_rules! debug { ($($arg:tt)*) => { $crate::log_at!(Debug, $($arg)*) }; }
+/// Details of an error: shown as per operation, and in the ring in any case.
+#[macro_export]
+macro_rules! detail { ($($arg:tt)*) => { $crate::console::print_detail(format_args!($($arg)*)) }; }
 /// A guest's doing left something degraded.
 #[macro_export]
 macro_rules! guest_warn { ($($arg:tt)*) => { $crate::guest_log_at!(Warn, $($arg)*) }; }

@@ -9,7 +9,7 @@ use crate::domain::{event, lent, list, watch, withdrawal, Domain, ALIVE, DEAD, D
 use crate::mem::copy;
 use crate::pv::time;
 use crate::sched::{self, timers};
-use crate::{error, info, panic};
+use crate::{detail, error, info, panic};
 use alloc::boxed::Box;
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -161,9 +161,27 @@ pub fn died(d: &Domain) {
     event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
 }
 
-/// Crashes the domain of the running vCPU `v`, whose registers are `regs`, because of `why`.
+/// Crashes the domain of the running vCPU `v`, whose registers are `regs`, because of `why`. Whoever is told of the end is told before it
+/// is reported, which takes its time at a serial port; and of vCPUs that do it at once one reports.
 #[cold]
 pub fn crash(v: &OwnedVcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>) {
+    let d = v.domain();
+    let is_first = !d.was_crashed.swap(true, Ordering::AcqRel);
+    if d.is_hardware {
+        // Its end is the machine's: nobody reads the ring afterwards.
+        report_crash(v, regs, why, |line| {
+            error!("{line}");
+        });
+    }
+    shutdown(d, reason::SHUTDOWN_CRASH);
+    this_cpu().raise(pending::SCHEDULE);
+    if is_first {
+        report_crash(v, regs, why, |line| detail!("{line}"));
+    }
+}
+
+/// Says why `v` is ended, and gives `detail` its registers and the top of its stack.
+fn report_crash(v: &OwnedVcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>, detail: fn(fmt::Arguments<'_>)) {
     error!("{v} crashed: {why}");
     error!(
         "{v} rip {:#06x}:{:#018x} rflags {:#010x} {} mode, cr2 {:#018x}",
@@ -173,17 +191,26 @@ pub fn crash(v: &OwnedVcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>) {
         if v.kernel_mode.get() { "kernel" } else { "user" },
         v.cr2.get()
     );
-    error!("{v} rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}", regs.rax, regs.rbx, regs.rcx, regs.rdx);
-    error!("{v} rsi {:#018x} rdi {:#018x} rbp {:#018x} rsp {:#018x}", regs.rsi, regs.rdi, regs.rbp, regs.rsp);
-    error!("{v} r8  {:#018x} r9  {:#018x} r10 {:#018x} r11 {:#018x}", regs.r8, regs.r9, regs.r10, regs.r11);
-    error!("{v} r12 {:#018x} r13 {:#018x} r14 {:#018x} r15 {:#018x}", regs.r12, regs.r13, regs.r14, regs.r15);
+    detail(format_args!(
+        "{v} rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}",
+        regs.rax, regs.rbx, regs.rcx, regs.rdx
+    ));
+    detail(format_args!(
+        "{v} rsi {:#018x} rdi {:#018x} rbp {:#018x} rsp {:#018x}",
+        regs.rsi, regs.rdi, regs.rbp, regs.rsp
+    ));
+    detail(format_args!(
+        "{v} r8  {:#018x} r9  {:#018x} r10 {:#018x} r11 {:#018x}",
+        regs.r8, regs.r9, regs.r10, regs.r11
+    ));
+    detail(format_args!(
+        "{v} r12 {:#018x} r13 {:#018x} r14 {:#018x} r15 {:#018x}",
+        regs.r12, regs.r13, regs.r14, regs.r15
+    ));
     for row in 0..4u64 {
         let word = |i: u64| copy::read_u64(regs.rsp.wrapping_add((row * 4 + i) * 8)).unwrap_or(0);
-        error!("{v} stack {:016x} {:016x} {:016x} {:016x}", word(0), word(1), word(2), word(3));
+        detail(format_args!("{v} stack {:016x} {:016x} {:016x} {:016x}", word(0), word(1), word(2), word(3)));
     }
-    v.domain().was_crashed.store(true, Ordering::Relaxed);
-    shutdown(v.domain(), reason::SHUTDOWN_CRASH);
-    this_cpu().raise(pending::SCHEDULE);
 }
 
 /// Frees the domains that nobody looks at any more. No lock is held and no domain looked at.
