@@ -1,7 +1,7 @@
 //! CPUID as guests see it.
 //!
-//! A [`Policy`] is a full set of leaves: the *raw* one is what the processor says, the *PV maximum* is that with every
-//! feature taken away that a PV guest cannot use, the *PV default* is what a new domain gets, and each domain has its own,
+//! A [`Policy`] is a full set of leaves: the *raw* one is what the processor says, the *host's* has what the hypervisor has
+//! switched on besides, the *PV maximum* is that with every feature taken away that a PV guest cannot use, the *PV default* is what a new domain gets, and each domain has its own,
 //! which the tools may narrow. Lookups copy sixteen bytes out of an array and then add the few bits that depend on who
 //! asks ([`View`]).
 //!
@@ -139,14 +139,22 @@ impl Policy {
         p
     }
 
+    /// The host's: this, and that LFENCE is serialising, since it was made to be.
+    pub fn with_serialising_lfence(mut self) -> Self {
+        let mut words = self.featureset();
+        words[feature::LFENCE_DISPATCH.word()] |= feature::LFENCE_DISPATCH.mask();
+        self.set_featureset(&words);
+        self
+    }
+
     /// The most that a PV guest can be given.
-    pub fn pv_max(raw: &Self) -> Self {
-        raw.restricted(&features::PV_MAX)
+    pub fn pv_max(host: &Self) -> Self {
+        host.restricted(&features::PV_MAX)
     }
 
     /// What a PV guest is given if nobody says otherwise.
-    pub fn pv_default(raw: &Self) -> Self {
-        raw.restricted(&features::PV_DEFAULT)
+    pub fn pv_default(host: &Self) -> Self {
+        host.restricted(&features::PV_DEFAULT)
     }
 
     fn restricted(&self, mask: &Featureset) -> Self {

@@ -27,6 +27,7 @@ pub mod grant;
 pub mod host_msr;
 pub mod iommu;
 pub mod ioport;
+pub mod lfence;
 pub mod machine_check;
 pub mod map;
 pub mod memory;

@@ -106,7 +106,7 @@ pub fn read(index: u32, view: &View<'_>) -> Read {
         }
         _ => match view.policy.vendor() {
             Vendor::Intel => read_intel(index),
-            Vendor::Amd | Vendor::Hygon => read_amd(index),
+            Vendor::Amd | Vendor::Hygon => read_amd(index, view.policy),
             Vendor::Other => None,
         }
         .unwrap_or(if view.has_gp_handler { Read::Fault } else { Read::Value(0) }),
@@ -126,10 +126,11 @@ fn read_intel(index: u32) -> Option<Read> {
     })
 }
 
-fn read_amd(index: u32) -> Option<Read> {
+fn read_amd(index: u32, policy: &Policy) -> Option<Read> {
+    let lfence = if policy.has(feature::LFENCE_DISPATCH) { msr::DE_CFG_LFENCE_SERIALISE } else { 0 };
     Some(match index {
         msr::K8_HWCR => Read::Value(0),
-        msr::AMD64_DE_CFG => Read::Value(msr::DE_CFG_LFENCE_SERIALISE),
+        msr::AMD64_DE_CFG => Read::Value(lfence),
         _ if is_amd_counter(index) => Read::Value(0),
         _ => return None,
     })
@@ -198,8 +199,10 @@ mod tests {
         }
     }
 
+    const AMD: Cpu = Cpu(0x6874_7541, 0x444d_4163, 0x6974_6e65);
+
     fn amd() -> Policy {
-        Policy::pv_default(&Policy::raw(&Cpu(0x6874_7541, 0x444d_4163, 0x6974_6e65)))
+        Policy::pv_default(&Policy::raw(&AMD).with_serialising_lfence())
     }
     fn intel() -> Policy {
         Policy::pv_default(&Policy::raw(&Cpu(0x756e_6547, 0x6c65_746e, 0x4965_6e69)))
@@ -237,6 +240,13 @@ mod tests {
         assert_eq!(read(0x408, &view(&p)), Read::Fault, "there is no third bank");
         let ap = View { vcpu_id: 1, ..view(&p) };
         assert_eq!(read(0x1b, &ap), Read::Value(0xfee0_0800));
+    }
+
+    #[test]
+    fn lfence_is_said_to_be_serialising_only_if_it_is() {
+        let p = Policy::pv_default(&Policy::raw(&AMD));
+        assert_eq!(read(0xc001_1029, &view(&p)), Read::Value(0));
+        assert_eq!(write(0xc001_1029, 2, &view(&p)), Write::Ignore);
     }
 
     #[test]

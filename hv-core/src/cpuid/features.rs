@@ -59,8 +59,6 @@ pub fn restrict(host: &Featureset, mask: &Featureset, vendor: Vendor) -> Feature
         // SYSENTER does not exist in long mode there.
         words[0] &= !feature::SEP.mask();
         words[2] = words[2] & EXTENDED_OWN | words[0] & COMMON_EDX;
-        // The hypervisor makes LFENCE serialise on every processor of theirs.
-        words[11] |= feature::LFENCE_DISPATCH.mask();
     } else {
         words[11] = 0;
         words[18] = 0;

@@ -67,7 +67,7 @@ fn regs(policy: &Policy, leaf: u32, subleaf: u32) -> [u32; 4] {
 /// The values that domain 0 got from Xen on the same model.
 #[test]
 fn domain_0_on_the_default_model_sees_what_xen_shows() {
-    let p = Policy::pv_default(&Policy::raw(&QEMU64));
+    let p = Policy::pv_default(&Policy::raw(&QEMU64).with_serialising_lfence());
     assert_eq!(regs(&p, 0, 0), AMD);
     assert_eq!(regs(&p, 1, 0), [0x60fb1, 0x800, 0x8000_2001, 0x0789_d3f5]);
     assert_eq!(regs(&p, 7, 0), [0; 4]);
@@ -77,6 +77,16 @@ fn domain_0_on_the_default_model_sees_what_xen_shows() {
     assert_eq!(regs(&p, 0x8000_0008, 0), [0x3028, 0, 0, 0]);
     assert_eq!(regs(&p, 0x8000_000a, 0), [0; 4], "no SVM");
     assert_eq!(regs(&p, 0x8000_0021, 0), [4, 0, 0, 0], "LFENCE serialises");
+}
+
+#[test]
+fn lfence_is_offered_as_serialising_only_if_it_was_made_to_be() {
+    let raw = Policy::raw(&QEMU64);
+    for p in [Policy::pv_max(&raw), Policy::pv_default(&raw)] {
+        assert_eq!(regs(&p, 0x8000_0021, 0), [0; 4]);
+    }
+    let intel = Policy::raw(&SMALL_INTEL).with_serialising_lfence();
+    assert_eq!(regs(&Policy::pv_max(&intel), 0x8000_0021, 0), [0; 4], "it has no such leaf");
 }
 
 #[test]

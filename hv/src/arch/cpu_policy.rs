@@ -1,5 +1,6 @@
 //! CPUID policies of this machine.
 
+use crate::arch::lfence;
 use crate::cpu;
 use crate::sync::Once;
 use hv_core::cpuid::{HostCpuid, Policy};
@@ -26,10 +27,11 @@ impl HostCpuid for Processor {
 
 static POLICIES: Once<Policies> = Once::new();
 
-/// The policies of this machine.
+/// The policies of this machine, of which all CPUs are up.
 pub fn policies() -> &'static Policies {
     POLICIES.call_once(|| {
         let raw = Policy::raw(&Processor);
-        Policies { pv_max: Policy::pv_max(&raw), pv_default: Policy::pv_default(&raw), raw }
+        let host = if lfence::is_serialising() { raw.clone().with_serialising_lfence() } else { raw.clone() };
+        Policies { pv_max: Policy::pv_max(&host), pv_default: Policy::pv_default(&host), raw }
     })
 }

@@ -9,6 +9,7 @@ pub mod idt;
 pub mod ioapic;
 pub mod ipi;
 pub mod lapic;
+pub mod lfence;
 pub mod limited;
 pub mod machine_check;
 pub mod msi;

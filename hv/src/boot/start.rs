@@ -1,7 +1,7 @@
 //! From the first CPU with memory to the first guest: all other parts are started here, in order.
 
 use super::{dom0, BootInfo, Module, Region};
-use crate::arch::{self, descriptor, fpu, idt, machine_check, pat, smap, stacks};
+use crate::arch::{self, descriptor, fpu, idt, lfence, machine_check, pat, smap, stacks};
 use crate::cpu::percpu;
 use crate::cpu::screen::{self, Kind};
 use crate::{channel, domain, error, hypercall, iommu, irq, panic, pv, sched, trap, twin};
@@ -122,6 +122,7 @@ fn init_cpu() {
     unsafe { idt::load(&trap::entry_points()) };
     machine_check::init_cpu();
     pat::init_cpu();
+    lfence::init_cpu();
     smap::init_cpu();
     fpu::init_cpu();
     pv::control_regs::init_cpu();
