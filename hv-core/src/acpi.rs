@@ -115,6 +115,18 @@ impl Madt {
         Some(madt)
     }
 
+    /// APIC ids of the processors to be started by `running`, in order, each once; and those that are listed again, as in an entry of either
+    /// kind. One that runs must not be started: it would begin anew, on the stack and with the number of another one.
+    pub fn others(&self, running: u32) -> (Vec<u32>, Vec<u32>) {
+        let (mut ids, mut repeated) = (Vec::new(), Vec::new());
+        for processor in self.processors.iter().filter(|p| p.enabled) {
+            let list = if ids.contains(&processor.apic_id) { &mut repeated } else { &mut ids };
+            list.push(processor.apic_id);
+        }
+        ids.retain(|id| *id != running);
+        (ids, repeated)
+    }
+
     fn add(&mut self, kind: u8, entry: &[u8]) -> Option<()> {
         match kind {
             0 => self.processors.push(Processor {

@@ -47,6 +47,14 @@ fn madt_entries() {
 }
 
 #[test]
+fn a_processor_that_is_listed_again_is_started_once() {
+    let listed = [(4, true), (0, true), (2, false), (4, true), (2, true), (0, true), (300, true)];
+    let processors = listed.map(|(apic_id, enabled)| Processor { apic_id, acpi_id: 0, enabled }).to_vec();
+    let madt = Madt { processors, ..Madt::default() };
+    assert_eq!(madt.others(0), (vec![4, 2, 300], vec![4, 0]));
+}
+
+#[test]
 fn s5_package_forms() {
     let bytes = [b"..._S5_".as_slice(), &[0x12, 0x06, 0x04, 0x0a, 0x05, 0x01, 0x00, 0x00]].concat();
     assert_eq!(s5_sleep_types(&bytes), Some((5, 1)));

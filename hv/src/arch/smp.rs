@@ -58,24 +58,27 @@ pub fn start_others(limit: usize, then: fn() -> !) {
     THEN.call_once(|| then);
     let bsp = lapic::id();
     let Some(madt) = &acpi::tables().madt else { return };
-    let others = madt.processors.iter().filter(|p| p.enabled && p.apic_id != bsp);
+    let (others, repeated) = madt.others(bsp);
+    for apic_id in repeated {
+        warn!("CPU with APIC id {apic_id} is listed more than once");
+    }
     let mut next = 1;
     prepare_trampoline();
-    for processor in others {
+    for apic_id in others {
         if next >= limit.min(MAX_CPUS) {
-            warn!("CPU with APIC id {} is not used: only {next} are", processor.apic_id);
+            warn!("CPU with APIC id {apic_id} is not used: only {next} are");
             continue;
         }
-        if processor.apic_id > 254 && !lapic::is_x2apic() {
-            warn!("CPU with APIC id {} cannot be reached without x2APIC", processor.apic_id);
+        if apic_id > 254 && !lapic::is_x2apic() {
+            warn!("CPU with APIC id {apic_id} cannot be reached without x2APIC");
             continue;
         }
-        APIC_IDS[next].store(processor.apic_id, Ordering::Relaxed);
-        if start(next, processor.apic_id) {
+        APIC_IDS[next].store(apic_id, Ordering::Relaxed);
+        if start(next, apic_id) {
             next += 1;
         } else {
             // Its stack stays taken: it may wake up late. It then finds a stack and a number that nobody else uses.
-            warn!("CPU with APIC id {} does not come up", processor.apic_id);
+            warn!("CPU with APIC id {apic_id} does not come up");
             break;
         }
     }
