@@ -39,6 +39,7 @@ pub mod pcicfg;
 pub mod periodic;
 pub mod pirq;
 pub mod places;
+pub mod ranges;
 pub mod rangeset;
 pub mod rate;
 pub mod room;

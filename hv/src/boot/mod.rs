@@ -9,7 +9,7 @@ use crate::arch::efi::Firmware;
 use crate::cpu::percpu::STACK_SIZE;
 use crate::cpu::screen;
 use crate::mem::{self, phys_to_virt};
-use crate::{console, info};
+use crate::{console, info, warn};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -104,6 +104,9 @@ extern "C" fn boot_main(magic: u32, info: u32) -> ! {
     info!("Loader: {}; options: {}", loaded.loader(), loaded.command_line());
     for region in loaded.regions() {
         info!("  {:#014x}-{:#014x} {}", region.start, region.start + region.bytes, kind_name(region.kind));
+    }
+    if loaded.are_regions_cut {
+        warn!("The memory map is longer than that: what follows is not known, and memory there is not used");
     }
     mem::init(&loaded.usable, loaded.modules().iter().map(|m| (m.start, m.bytes)), screen);
     let efi = loaded.efi.take().map(Box::new);

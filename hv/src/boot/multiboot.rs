@@ -6,9 +6,9 @@
 use crate::arch::efi::Firmware;
 use crate::cpu::screen::Kind;
 use crate::mem::layout::IMAGE_PHYS;
-use crate::mem::ranges::Ranges;
 use crate::mem::{image_phys_end, phys_to_virt};
 use hv_core::efi::{self, MemoryMap, Tables};
+use hv_core::ranges::Ranges;
 use hv_core::screen::Format;
 use x86::MachAddr;
 
@@ -18,7 +18,8 @@ pub const MAGIC_1: u32 = 0x2bad_b002;
 pub const MAGIC_2: u32 = 0x36d7_6289;
 
 const MAX_MODULES: usize = 16;
-const MAX_REGIONS: usize = 96;
+/// As many as of UEFI's map, of which a loader makes its own.
+const MAX_REGIONS: usize = 192;
 const TEXT_BYTES: usize = 12 << 10;
 const RAM: u32 = 1;
 
@@ -60,6 +61,8 @@ pub struct Loaded {
     module_count: usize,
     regions: [Region; MAX_REGIONS],
     region_count: usize,
+    /// There were more of them.
+    pub are_regions_cut: bool,
     /// RAM that may be used: whole pages, without what other regions claim.
     pub usable: Ranges,
     /// Where the loader's copy of the ACPI root pointer says the tables are: RSDT/XSDT address and whether it is the XSDT.
@@ -106,6 +109,7 @@ impl Loaded {
             module_count: 0,
             regions: [Region::default(); MAX_REGIONS],
             region_count: 0,
+            are_regions_cut: false,
             usable: Ranges::new(),
             acpi_root: None,
             efi_system_table: None,
@@ -255,9 +259,15 @@ impl Loaded {
     }
 
     fn add_region(&mut self, start: u64, bytes: u64, kind: u32) {
-        if let (Some(slot), true) = (self.regions.get_mut(self.region_count), bytes != 0) {
-            *slot = Region { start, bytes, kind };
-            self.region_count += 1;
+        if bytes == 0 {
+            return;
+        }
+        match self.regions.get_mut(self.region_count) {
+            Some(slot) => {
+                *slot = Region { start, bytes, kind };
+                self.region_count += 1;
+            }
+            None => self.are_regions_cut = true,
         }
     }
 

@@ -8,16 +8,16 @@ pub mod guest_tables;
 pub mod heap;
 pub mod layout;
 pub mod paging;
-pub mod ranges;
 pub mod vmap;
 
 use crate::cpu;
 use crate::sync::Once;
+use crate::warn;
 use alloc::vec::Vec;
 use core::mem::size_of;
 use core::ops::Range;
+use hv_core::ranges::Ranges;
 use paging::Tables;
-use ranges::Ranges;
 use x86::{MachAddr, Mfn, Pte, PteFlags, PAGE_SIZE};
 
 /// Memory below this is left to the firmware, legacy devices and the start-up code of other CPUs.
@@ -127,6 +127,9 @@ pub fn init(usable: &Ranges, modules: impl Iterator<Item = (u64, u64)>, screen: 
 
     map_frame_tables(tables, usable, &mut free);
     mark_io_frames(usable);
+    if free.is_cut() {
+        warn!("Memory is in too many pieces: the highest ones are not used");
+    }
     for (start, end) in free.iter() {
         frames::free_range(Mfn::new(start >> 12), Mfn::new(end >> 12));
     }
