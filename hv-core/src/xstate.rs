@@ -61,10 +61,13 @@ impl Area {
         self.0[LEGACY_SIZE] |= LEGACY.to_le_bytes()[0];
     }
 
-    /// Copies the area out, as far as there is room.
-    pub fn copy(&self, to: &mut [u8]) {
+    /// Copies the area out, as far as there is room, for [`Area::set`] with the same `allowed`: the components that the vCPU may have. Others
+    /// are in it, too, since it is saved with the host's, and some processors do not notice that a component is in its initial state.
+    pub fn copy(&self, allowed: u64, to: &mut [u8]) {
         let bytes = to.len().min(AREA_SIZE);
         to[..bytes].copy_from_slice(&self.0[..bytes]);
+        let present = (self.present() & allowed).to_le_bytes();
+        to.iter_mut().skip(LEGACY_SIZE).zip(present).for_each(|(byte, part)| *byte = part);
     }
 
     /// Takes an area of the standard format, or its beginning: what is not there is in its initial state. EINVAL for
@@ -194,8 +197,22 @@ mod tests {
             assert_eq!(area.set(7, image), Err(error));
         }
         let mut untouched = [0; AREA_SIZE];
-        area.copy(&mut untouched);
+        area.copy(7, &mut untouched);
         assert!(untouched == full().0);
+    }
+
+    #[test]
+    fn what_is_copied_out_can_be_set_again() {
+        // AVX's state was saved, as the host has it, of a vCPU that never switched it on.
+        let mut image = [0; AREA_SIZE];
+        full().copy(3, &mut image);
+        let mut area = full();
+        assert_eq!(area.set(3, &image), Ok(()));
+        assert_eq!(area.present(), 3);
+        assert_eq!(area.legacy(), full().legacy());
+        let mut short = [0xff; LEGACY_SIZE + 2];
+        full().copy(3, &mut short);
+        assert_eq!(short[LEGACY_SIZE..], [3, 0]);
     }
 
     proptest! {

@@ -124,9 +124,9 @@ impl FpuArea {
         self.area().legacy()
     }
 
-    /// Copies the XSAVE image out, as far as there is room.
+    /// Copies the XSAVE image out, as far as there is room, with the components that the guest's XCR0 has ever had.
     pub fn copy_xsave(&self, to: &mut [u8]) {
-        self.area().copy(to);
+        self.area().copy(self.accumulated.get(), to);
     }
 
     /// Takes XCR0, all that it has ever had, and an XSAVE image, as [`Area::set`] does; both are fit for this machine.
