@@ -83,5 +83,6 @@ void cards_for_those_that_go(void);
 extern void (*volatile job)(void);
 extern volatile bool stop_job, has_stopped;
 void endless(void);
+void short_of_memory(void);
 void measure(void);
 #endif

@@ -64,18 +64,24 @@ static inline s64 domain_info(u16 domid, struct domctl *request)
 	return result == 0 && request->info.domid != domid ? -ESRCH : result;
 }
 
-/* Free memory and this domain's own, in pages: what it gives away and gets does not count. */
-static inline u64 all_pages(void)
+/* Free memory, in pages. */
+static inline u64 free_pages(void)
 {
 	struct {
 		u32 command, version, numbers[10];
 		u64 total, free, more[9];
 	} info = { .command = 3, .version = 0x15 };
-	struct domctl own = { 0 };
 	_Static_assert(sizeof(info) == 136, "physinfo");
 	check_result(HC1(sysctl, &info), 0, "physinfo");
+	return info.free;
+}
+
+/* With this domain's own: what it gives away and gets does not count. */
+static inline u64 all_pages(void)
+{
+	struct domctl own = { 0 };
 	check_result(domain_info(0, &own), 0, "what it is itself");
-	return info.free + own.info.pages;
+	return free_pages() + own.info.pages;
 }
 
 static inline bool domain_is_gone(u16 domid)
@@ -89,16 +95,48 @@ static inline bool domain_is_gone(u16 domid)
 	return false;
 }
 
-/* Gives it `nr` frames; how many it got. */
-static inline s64 populate_domain(u16 domid, u64 *list, u64 nr)
+enum { GIVES_BACK = 1, GETS = 6 };
+
+/* It gets blocks of frames, or gives them back; how many. */
+static inline s64 change_memory_of(u16 domid, u32 command, u64 *list, u64 nr, u32 order)
 {
 	struct {
 		u64 *list;
 		u64 nr;
 		u32 order, flags;
 		u16 domid, pad[3];
-	} r = { list, nr, 0, 0, domid, { 0 } };
-	return HC2(memory_op, 6, &r);
+	} r = { list, nr, order, 0, domid, { 0 } };
+	return HC2(memory_op, command, &r);
+}
+
+/* Gives it `nr` frames; how many it got. */
+static inline s64 populate_domain(u16 domid, u64 *list, u64 nr)
+{
+	return change_memory_of(domid, GETS, list, nr, 0);
+}
+
+/* A new domain gets all memory that domains may have: `nr` blocks, which it may give back by these names, and all the rest. */
+static inline void give_all_memory(u16 domid, u64 *blocks, u64 nr, u32 order)
+{
+	enum { LARGE = 9 };
+	struct domctl most = { .max_kib = 4ul << 20 };
+	u64 frame = 0, pfn = ((nr << order) + (1ul << LARGE) - 1) >> LARGE << LARGE;
+	check_result(create_domain(domid), 0, "creating a domain");
+	check_result(domctl(domid, DOMCTL_MAX_MEMORY, &most), 0, "max_mem");
+	for (u64 n = 0; n < nr; n++)
+		blocks[n] = n << order;
+	check_result(change_memory_of(domid, GETS, blocks, nr, order), (s64)nr, "blocks that come back");
+	for (u32 large = LARGE + 1; large--;)
+		for (; frame = pfn, change_memory_of(domid, GETS, &frame, 1, large) == 1; pfn += 1ul << large)
+			;
+}
+
+/* It gives a block back, which is free at once: who asks for more than there is has all of it made ready. */
+static inline void give_block_back(u16 domid, u64 *block, u32 order)
+{
+	u64 huge = 1ul << 30;
+	check_result(change_memory_of(domid, GIVES_BACK, block, 1, order), 1, "giving a block back");
+	check_result(change_memory_of(domid, GETS, &huge, 1, 10), 0, "more than there is");
 }
 
 static inline s64 map_frame_of(u16 domid, void *page, u64 mfn)

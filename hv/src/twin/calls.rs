@@ -15,8 +15,7 @@ use twin_abi::op::{self, reason, TwinCall};
 use xen_abi::errno::Errno;
 
 /// Runs a function of a twin of `v`'s domain here, where `v` runs; says in `call` how it ended. Errors: ENOENT; ESRCH if the
-/// twin has no such function; EBUSY while it is loaded or unloaded, has a card, or all its instances are in use; EIO if it is disabled;
-/// ENOMEM.
+/// twin has no such function; EBUSY while it is loaded or unloaded, has a card, or all its instances are in use; EIO if it is disabled.
 pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<(), Errno> {
     let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = ready(&place, v.domain())?.usable()?;

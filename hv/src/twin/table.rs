@@ -224,17 +224,13 @@ impl Loaded {
         self.is_going.load(Ordering::SeqCst)
     }
 
-    /// It, if it may run, with memory to say so if it comes to grief. Errors: EIO if it is disabled; ENOMEM.
+    /// It, if it may run. Errors: EIO if it is disabled. Running it takes no memory, nor does its abort, so that it does not come to an end
+    /// because others have taken all.
     pub fn usable(&self) -> Result<&Self, Errno> {
         if self.disabled.load(Ordering::Acquire) {
             return Err(Errno::EIO);
         }
-        // An abort is told in words.
-        if mem::frames::has_headroom() {
-            Ok(self)
-        } else {
-            Err(Errno::ENOMEM)
-        }
+        Ok(self)
     }
 
     /// An instance that nobody uses: this CPU's own, or another one's.
