@@ -2,7 +2,8 @@
  * A network card whose driver is a twin: a guest's packets go out by it and come in, whatever it is that the driver asks the domain for
  * meanwhile; one that cuts packets gets them whole; one with two transmit queues sends by both, and neither waits for
  * the other; what is refused; what happens to what is under way when the card goes; neither a driver that never comes to an end nor a
- * guest that never stops sending what the card does not take keeps its CPUs from others; and where memory is short a card that is there goes on.
+ * guest that never stops sending what the card does not take keeps its CPUs from others; and where memory is short a card that is there goes on,
+ * and one that comes leaves the hypervisor what that keeps for itself.
  * (cpus: 2) (shares: channels fronts twins) (differs: stock Xen has no twins)
  */
 #include "card.h"

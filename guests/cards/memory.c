@@ -1,7 +1,7 @@
 /* Cards where there is little memory. */
 #include "card.h"
 
-enum { OTHER = 9, MANY = 10, NR_MANY = 200 };
+enum { OTHER = 9, MANY = 10, NR_MANY = 200, BLOCKS = 200, BLOCK = 3, NR_QUEUES = 16, STRIDE = 128, FEW = 16 };
 
 /* Domains of many vCPUs are made until the hypervisor says that its own memory is short; how many. */
 static u32 take_reserve(void)
@@ -53,7 +53,44 @@ static void waits_without_memory(void)
 	unload_card();
 }
 
+static s64 attach_with_many_queues(void)
+{
+	struct twin_attach request = good_attach();
+	request.nr_queues = NR_QUEUES;
+	request.queue_stride = STRIDE;
+	return twin_op(TWINOP_ATTACH, &request);
+}
+
+/* What many queues take is not of the memory that the hypervisor keeps for itself. Free is what there is beside that. */
+static void attached_with_little_memory(void)
+{
+	static u64 blocks[BLOCKS];
+	u32 nr = 0;
+	load_card("domains_own");
+	u64 free = free_pages();
+	check_result(attach_with_many_queues(), 0, "attaching a card with many queues");
+	u64 taken = free - free_pages();
+	check_result(detach(), 0, "taking it away");
+	give_all_memory(OTHER, blocks, BLOCKS, BLOCK);
+	s64 result = attach_with_many_queues();
+	check(result == -ENOMEM, "attaching it without memory: %ld", result);
+	for (; result && nr < BLOCKS; nr++) {
+		give_block_back(OTHER, blocks + nr, BLOCK);
+		free = free_pages();
+		result = attach_with_many_queues();
+		check(result == 0 || result == -ENOMEM, "attaching it with %u blocks: %ld", nr + 1, result);
+	}
+	check(result == 0, "it is attached never");
+	free -= free_pages();
+	check(free + FEW >= taken, "%lu of the %lu pages of its were free", free, taken);
+	printk("  a card with %u queues takes %lu pages, and was attached with %u blocks\n", NR_QUEUES, taken, nr);
+	check_result(detach(), 0, "taking it away");
+	other_goes();
+	unload_card();
+}
+
 void short_of_memory(void)
 {
 	waits_without_memory();
+	attached_with_little_memory();
 }

@@ -81,6 +81,12 @@ fn cost(Size { bytes, segments }: Size) -> u32 {
 }
 
 impl<T: Copy> Turns<T> {
+    /// Bytes of each of the two lists of one with senders `0..nr_senders`.
+    #[must_use]
+    pub const fn bytes(nr_senders: u16) -> [usize; 2] {
+        [CAPACITY as usize * size_of::<Waiting<T>>(), nr_senders as usize * size_of::<Sender>()]
+    }
+
     /// None, of senders `0..nr_senders`, at time `now` (ns).
     pub fn new(nr_senders: u16, now: u64) -> Result<Self, NoMemory> {
         let (mut waiting, mut senders) = (Vec::new(), Vec::new());

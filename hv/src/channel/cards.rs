@@ -42,10 +42,11 @@ pub fn unlink(config: &Config, plugged: &Plugged) {
 /// A card is the way out instead of interface `device` of `domain`, whose own it becomes. ENODEV: that one is not the way out of a switch.
 /// EBUSY: it has a card. ENOMEM.
 pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(), Errno> {
-    if !frames::has_headroom() {
+    let mut config = CONFIG.lock();
+    // What others take who have asked before is taken by now. Many queues' share is as much as the reserve has.
+    if !frames::has_headroom() || !frames::has_beside_reserve(Uplink::frames(takes.nr_queues)) {
         return Err(Errno::ENOMEM);
     }
-    let mut config = CONFIG.lock();
     let attached = Attached { card, domain, device };
     let (interface, plugged) = config.vifs.iter().find(|(_, p)| attached.is_of(p)).ok_or(Errno::ENODEV)?;
     let (switch, receiver) = (plugged.request.switch, plugged.handle);

@@ -6,6 +6,7 @@ use ::channel::card::lots::{self, Lots};
 use ::channel::switch::{PortId, Recents};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use x86::PAGE_SIZE;
 use xen_abi::errno::Errno;
 
 /// What frames that come at once are sorted in.
@@ -19,6 +20,10 @@ pub struct Tray {
 }
 
 impl Tray {
+    /// Frames that one takes.
+    pub const FRAMES: usize =
+        size_of::<Self>().div_ceil(PAGE_SIZE) + size_of::<[Whole<Held>; lots::MOST]>().div_ceil(PAGE_SIZE);
+
     /// An empty one. ENOMEM.
     pub fn new() -> Result<Box<Self>, Errno> {
         let mut rooms = Vec::new();

@@ -94,6 +94,9 @@ pub struct Uplink {
     trays: Vec<Box<Tray>>,
 }
 
+/// More frames than a card takes that has no queues.
+const FEW: u64 = 8;
+
 /// One of a card's transmit queues.
 struct Queue {
     name: CardQueue,
@@ -106,6 +109,14 @@ static UPLINKS: [FairMutex<Option<Box<Uplink>>>; MAX_CARDS] = [const { FairMutex
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 impl Uplink {
+    /// Frames that the card takes, with so many queues.
+    pub fn frames(nr_queues: u8) -> u64 {
+        let [waiting, senders] = Turns::<Item>::bytes(MAX_VIFS);
+        let turns = waiting.div_ceil(PAGE_SIZE) + senders.div_ceil(PAGE_SIZE);
+        // Besides: itself, and its short lists.
+        FEW + u64::from(nr_queues) * (turns + Tray::FRAMES) as u64
+    }
+
     /// One without a switch, which belongs to the domain's interface in that place; and whether sums and segments are left to it. ENOMEM.
     pub fn new(
         card: Card,

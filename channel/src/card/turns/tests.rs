@@ -19,6 +19,14 @@ fn one_sender_is_served_in_its_order() {
     assert_eq!(t.push(3, (3, 0), Size::whole(60), 0), Err((3, 0)), "there is no such sender");
 }
 
+/// Who makes one asks before whether there is as much memory.
+#[test]
+fn it_takes_as_many_bytes_as_it_says() {
+    let mut t = turns(1024);
+    let taken = [size_of_val(t.waiting.spare_capacity_mut()), size_of_val(&*t.senders)];
+    assert_eq!(Turns::<(u16, u32)>::bytes(1024), taken);
+}
+
 #[test]
 fn what_is_at_hand_stays_until_it_is_taken() {
     let mut t = turns(2);

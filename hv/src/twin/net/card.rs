@@ -5,6 +5,7 @@ use super::lane::{wanted, Drive, Job, Lane};
 use super::lines::hand_over;
 use super::link::{hooks, Card, Takes};
 use super::place::{want, Place, HAS_CARD, NR_ATTACHED, PLACES};
+use super::queue::Queue;
 use super::turn::BUSY_NS;
 use crate::arch::tsc;
 use crate::cpu::requests;
@@ -13,7 +14,7 @@ use crate::guest_debug;
 use crate::mem::frames;
 use crate::mem::guest_ptr::{plain, GuestPtr};
 use crate::sched::timers;
-use crate::sync::MutexGuard;
+use crate::sync::{Mutex, MutexGuard};
 use crate::twin::instance::{Slot, MAX_TWINS};
 use crate::twin::session::Session;
 use crate::twin::table::{self, Loaded, State};
@@ -59,16 +60,7 @@ pub fn attach(d: &Domain, request: &TwinAttach) -> Result<(), Errno> {
     }
     let attached = Arc::new(read(d, request, loaded)?);
     let nr_lanes = attached.lanes.count();
-    let mut drives = Vec::new();
-    drives.try_reserve_exact(nr_lanes).map_err(|_| Errno::ENOMEM)?;
-    for n in 0..nr_lanes {
-        drives.push(Drive::new(&attached, n).ok_or(Errno::ENOMEM)?);
-    }
-    let lanes = &place.lanes[..nr_lanes];
-    if let Err(errno) = lanes.iter().try_for_each(|lane| lane.queue.lock().make_room()) {
-        lanes.iter().for_each(|lane| lane.queue.lock().free_room());
-        return Err(errno);
-    }
+    let drives = make_lanes(place, &attached)?;
     loaded.common.with_pool(|pool| pool.share_among(nr_lanes));
     place.nr_lanes.store(nr_lanes, Ordering::Relaxed);
     place.is_starved.store(false, Ordering::Relaxed);
@@ -93,6 +85,30 @@ pub fn attach(d: &Domain, request: &TwinAttach) -> Result<(), Errno> {
     // What was queued meanwhile.
     (0..nr_lanes).for_each(|lane| want(number, lane, wanted::LOOK | wanted::SEND));
     Ok(())
+}
+
+/// Who takes memory for lanes has this: of two who ask whether there is enough for theirs each would be told so of the same. Taken before a lane's
+/// queue.
+static MAKING_LANES: Mutex<()> = Mutex::new(());
+
+/// What the lanes of a card in `place` need. It is not of the reserve, which is for what cannot be refused: many lanes take as much as that has.
+fn make_lanes(place: &Place, attached: &Arc<Attached>) -> Result<Vec<Box<Drive>>, Errno> {
+    let _turn = MAKING_LANES.lock();
+    let nr_lanes = attached.lanes.count();
+    if !frames::has_beside_reserve((nr_lanes * (Drive::FRAMES + Queue::FRAMES)) as u64) {
+        return Err(Errno::ENOMEM);
+    }
+    let mut drives = Vec::new();
+    drives.try_reserve_exact(nr_lanes).map_err(|_| Errno::ENOMEM)?;
+    for n in 0..nr_lanes {
+        drives.push(Drive::new(attached, n).ok_or(Errno::ENOMEM)?);
+    }
+    let lanes = &place.lanes[..nr_lanes];
+    if let Err(errno) = lanes.iter().try_for_each(|lane| lane.queue.lock().make_room()) {
+        lanes.iter().for_each(|lane| lane.queue.lock().free_room());
+        return Err(errno);
+    }
+    Ok(drives)
 }
 
 /// Nobody runs the twin; the port is the hypervisor's; who sends and receives knows of the card.

@@ -11,6 +11,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hv_core::patience::Patience;
 use twin_abi::op::UPCALL_LIMIT_NS;
+use x86::PAGE_SIZE;
 
 /// What somebody wants of a lane: bits.
 pub mod wanted {
@@ -123,6 +124,9 @@ pub struct Drive {
 }
 
 impl Drive {
+    /// Frames that one takes.
+    pub const FRAMES: usize = size_of::<Self>().div_ceil(PAGE_SIZE) + Passing::FRAMES;
+
     /// Of this lane of a card, with nothing under way. `None` when out of memory.
     pub fn new(attached: &Arc<Attached>, number: usize) -> Option<Box<Self>> {
         let lanes = &attached.lanes;

@@ -2,6 +2,7 @@
 
 use super::link::{About, CardQueue};
 use alloc::collections::VecDeque;
+use x86::PAGE_SIZE;
 use xen_abi::errno::Errno;
 
 /// Packets that may wait.
@@ -29,6 +30,9 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// Frames that [`Self::make_room`] takes.
+    pub const FRAMES: usize = ((MAX_WAITING + 1) * size_of::<Outgoing>()).div_ceil(PAGE_SIZE);
+
     /// Of no card.
     pub const fn new() -> Self {
         Self { of: CardQueue::NONE, slots: 0, waiting: VecDeque::new() }

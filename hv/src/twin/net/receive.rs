@@ -29,6 +29,9 @@ pub struct Passing {
 }
 
 impl Passing {
+    /// Frames that it takes, beside itself: the list of those for frames that are in pieces, and they.
+    pub const FRAMES: usize = 1 + BOUNCE_PAGES;
+
     /// Nothing. `None` when out of memory.
     pub fn new() -> Option<Self> {
         Some(Self { inbox: Inbox::default(), done: Cookies::default(), bounce: Frames::new(BOUNCE_PAGES)? })
