@@ -171,6 +171,22 @@ fn a_card_cuts_what_is_plain_and_nothing_else() {
     assert_eq!(whole(&tcp, Gso { kind, size: 1461 }, as_it_is), (0, 0));
 }
 
+/// Linux's r8169 does not leave the sum of a packet to its cards that is shorter than a wire has them.
+#[test]
+fn short_packets_are_summed_here() {
+    let memory = Memory::new(20);
+    for (is_tcp, payload, is_left) in
+        [(true, 0, false), (true, 5, false), (true, 6, true), (false, 17, false), (false, 18, true)]
+    {
+        let shape = Shape { payload, is_tcp, ..Shape::tcp(B, A, 0) };
+        let mut card = TestCard::new(&memory, 1);
+        let packet = packet(&memory, &shape.blank(), true, None);
+        let sent = send(&mut card, &takes(true, true), &packet.view(), &memory, &mut Progress::default());
+        let bytes = if is_left { shape.blank() } else { shape.complete() };
+        assert_eq!((sent, card.sent), (Sent::Done, [(bytes, is_left)].into()));
+    }
+}
+
 #[test]
 fn room_that_is_not_used_is_given_back() {
     let memory = Memory::new(20);
@@ -242,7 +258,7 @@ proptest! {
         let segments = gso.map_or_else(|| std::vec![shape.complete()], |gso| shape.segments(gso.size.into()));
         prop_assert_eq!(got.len(), segments.len());
         for ((bytes, blank), mut expected) in got.into_iter().zip(segments) {
-            prop_assert_eq!(blank, is_blank && sums && tags == 0);
+            prop_assert_eq!(blank, is_blank && sums && tags == 0 && bytes.len() >= 60);
             if blank {
                 // The card's part: from the transport header to the end, whose field has the pseudo header's sum.
                 let h = crate::offload::headers::parse(&bytes).expect("TCP or UDP");
