@@ -40,6 +40,7 @@ static u32 port_of(u32 irq)
 	return 0;
 }
 
+/* What the card's features stand for; of some packets its driver may say that they do not (features.c). */
 static u32 flags_of(const struct net_device *dev)
 {
 	netdev_features_t features = dev->features;
@@ -112,12 +113,12 @@ static int fill(struct lists *lists, struct twin *twin, const struct tandem_atta
 		.nr_queues = min_t(u32, dev->real_num_tx_queues, TWIN_MAX_QUEUES),
 		.queue_stride = sizeof(*dev->_tx),
 		.nr_irqs = wanted->nr_irqs,
-		.flags = flags_of(dev),
+		.flags = tandem_flags_of_all(dev, flags_of(dev)),
 		.port = twin->port,
 		.max_frame = dev->mtu + dev->hard_header_len,
 	};
 	twin->nr_queues = dev->real_num_tx_queues;
-	twin->flags = lists->attach.flags;
+	twin->flags = flags_of(dev);
 	twin->nr_polls = 0;
 	list_for_each_entry(napi, &dev->napi_list, dev_list) {
 		if (twin->nr_polls == TWIN_MAX_QUEUES)

@@ -76,7 +76,7 @@ struct twin {
 	/* The driver's polls when the card was attached: their numbers, which no others get. The driver may have freed them. */
 	u32 polls[TWIN_MAX_QUEUES];
 	u32 nr_polls;
-	/* As many transmit queues it used then, and this it took. */
+	/* As many transmit queues it used then, and for this its features stood. */
 	u32 nr_queues, flags;
 	/* Its interrupts. */
 	struct tandem_irq irqs[TWIN_MAX_QUEUES];
@@ -134,6 +134,9 @@ void tandem_detach(struct twin *twin);
 void tandem_check(struct twin *twin);
 int tandem_may_have(struct net_device *dev);
 void tandem_restart(struct twin *twin);
+
+/* features.c */
+u32 tandem_flags_of_all(struct net_device *dev, u32 flags);
 
 /* serve.c */
 int tandem_serve_init(void);
