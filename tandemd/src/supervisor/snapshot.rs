@@ -7,6 +7,7 @@
 //!
 //! Both may be done again from the beginning wherever somebody was killed.
 
+mod front_ends;
 mod stand_in;
 
 use super::remains_of;
@@ -206,15 +207,17 @@ fn rings_of<R: Rings>(domain: u16, store: &mut impl Store, rings: &R) -> Result<
     Ok((page("store")?, page("console")?))
 }
 
-/// Notes one that runs and waits; `flags` are for TAKE. An error says why that cannot be; it runs all the same, and has no snapshot.
+/// Notes one that runs and waits; `flags` are for TAKE, and `nets` the domains of services whose driver domain it waits to be. An error says why that cannot
+/// be; it runs all the same, and has no snapshot.
 pub fn note<H: Snapshots + Rings>(
     domain: u16,
     flags: u16,
+    nets: &[u16],
     file: &Path,
     store: &mut impl Store,
     hypervisor: &mut H,
 ) -> Result<ChannelSnapshot> {
-    let done = try_note(domain, flags, file, store, hypervisor);
+    let done = try_note(domain, flags, nets, file, store, hypervisor);
     if done.is_err() {
         let _ = hypervisor.forget(domain);
     }
@@ -225,6 +228,7 @@ pub fn note<H: Snapshots + Rings>(
 fn try_note<H: Snapshots + Rings>(
     domain: u16,
     flags: u16,
+    nets: &[u16],
     file: &Path,
     store: &mut impl Store,
     hypervisor: &mut H,
@@ -235,6 +239,7 @@ fn try_note<H: Snapshots + Rings>(
         store.change(&format!("{}/name", own(domain)), &[make])?;
     }
     ensure!(store.list(&place)?.is_empty(), "it is somebody's back end already");
+    front_ends::check(domain, nets, store)?;
     let (ring, console) = rings_of(domain, store, hypervisor)?;
     let mut tries = 0;
     loop {

@@ -58,8 +58,9 @@ impl Shell {
         }
         let file = snapshot::path(records, &self.service, domain);
         let flags = if self.compresses { op::SNAPSHOT_COMPRESS } else { 0 };
+        let nets = self.nets.clone();
         self.begin(domain, Does::IsNoted, move |store, hypervisor| {
-            let taken = snapshot::note(domain, flags, &file, store, hypervisor)?;
+            let taken = snapshot::note(domain, flags, &nets, &file, store, hypervisor)?;
             Ok(Some(format!("domain {domain} can be rolled back; {}", snapshot::takes(&taken))))
         })
     }

@@ -13,6 +13,8 @@ use xen_abi::channel_op::{ChannelSnapshot, SNAPSHOT_COMPRESS, SNAPSHOT_FRAMES};
 const DOMAIN: u16 = 7;
 const OWN: &str = "/local/domain/7";
 const FAR: &str = "/local/domain/2/backend/vif/7/0";
+/// The domain of the service whose way out it is to be.
+const NET: u16 = 2;
 
 fn file(name: &str) -> PathBuf {
     path(&std::env::temp_dir(), &format!("tandemd-{name}-{}", std::process::id()), DOMAIN)
@@ -190,6 +192,37 @@ fn one_that_is_somebodys_back_end_is_not_noted() {
     let error = format!("{:#}", world.note(&file).unwrap_err());
     assert!(error.contains("somebody's back end"), "{error}");
     assert!(world.0.borrow().snapshot.is_none() && !world.0.borrow().is_paused);
+}
+
+#[test]
+fn one_with_a_device_whose_back_end_does_not_go_back_is_not_noted() {
+    for (device, far, state, is_noted) in [
+        ("vbd/51712", "/local/domain/0/backend/vbd/7/51712", "4", false),
+        ("vbd/51712", "/local/domain/0/backend/vbd/7/51712", "3", false),
+        ("vif/1", "/local/domain/0/backend/vif/7/1", "4", false),
+        ("vif/1", "", "4", false),
+        // Its driver has not begun, or has ended.
+        ("vbd/51712", "/local/domain/0/backend/vbd/7/51712", "1", true),
+        ("vbd/51712", "/local/domain/0/backend/vbd/7/51712", "6", true),
+        // It is plugged in when it is the way out.
+        ("vif/0", FAR, "4", true),
+        ("vbd/51712", "/local/domain/2/backend/vbd/7/51712", "4", false),
+    ] {
+        let (mut world, file) = (World::new(), file("front"));
+        for (key, value) in [("backend", far), ("state", state)] {
+            world.0.borrow_mut().set(&format!("{OWN}/device/{device}/{key}"), value);
+        }
+        // As the toolstack makes it, and no device.
+        world.0.borrow_mut().set(&format!("{OWN}/device/suspend/event-channel"), "");
+        let noted = world.note(&file);
+        assert_eq!(noted.is_ok(), is_noted, "{device} {far} {state}");
+        if let Err(error) = noted {
+            let error = format!("{error:#}");
+            assert!(error.contains(&format!("its {} is served by ", device.replace('/', " "))), "{error}");
+            assert!(world.0.borrow().snapshot.is_none() && !world.0.borrow().is_paused);
+        }
+        let _ = std::fs::remove_file(file);
+    }
 }
 
 #[test]

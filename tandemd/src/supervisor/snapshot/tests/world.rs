@@ -127,7 +127,7 @@ impl World {
 
     pub fn note(&mut self, file: &Path) -> Result<ChannelSnapshot> {
         let (mut store, mut hypervisor) = (self.clone(), self.clone());
-        super::note(DOMAIN, SNAPSHOT_COMPRESS, file, &mut store, &mut hypervisor)
+        super::note(DOMAIN, SNAPSHOT_COMPRESS, &[NET], file, &mut store, &mut hypervisor)
     }
 
     pub fn roll_back(&mut self, file: &Path) -> Result<()> {
