@@ -135,11 +135,11 @@ impl Machine {
     /// Begins, or goes on where an earlier daemon ended.
     pub fn new(settings: Settings, words: &'static Words, record: Record) -> Self {
         Self {
+            standby: Standby::new(Duration::from_secs(settings.ready_s)),
             settings,
             words,
             phase: Phase::Inherited,
             health: Health::default(),
-            standby: Standby::default(),
             candidate: Candidate::default(),
             renewal: Renewal::default(),
             record,

@@ -6,7 +6,7 @@ use super::boot::Seen;
 use super::look::{Act, Domain, Errand, Look};
 use std::time::Duration;
 
-/// So long is waited after one that could not be made, or that has ended, before another one is made.
+/// So long is waited after one that could not be made, has not booted, or has ended, before another one is made.
 const AGAIN: Duration = Duration::from_secs(60);
 /// So often the toolstack is asked to destroy one.
 const AGAIN_DISMISS: Duration = Duration::from_secs(5);
@@ -38,8 +38,10 @@ pub fn is_usable(domain: &Domain) -> bool {
 }
 
 /// How it goes with it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Standby {
+    /// It has booted within this time.
+    limit: Duration,
     /// The toolstack works on it.
     is_at_work: bool,
     /// The next thing is not done before.
@@ -50,6 +52,11 @@ pub struct Standby {
 }
 
 impl Standby {
+    /// There is none.
+    pub fn new(limit: Duration) -> Self {
+        Self { limit, is_at_work: false, from: Duration::ZERO, seen: None, introduced: None }
+    }
+
     /// What the toolstack said, if it was asked here. Told once.
     pub fn take_result(&mut self, look: &Look) -> Option<Result<(), String>> {
         let Errand::Done(result) = &look.errand else { return None };
@@ -85,7 +92,9 @@ impl Standby {
             self.from = look.now + if has_ended { AGAIN } else { AGAIN_DISMISS };
             return Some(self.ask(Act::Dismiss(there.id)));
         }
-        self.watch(there, look, said)
+        let act = self.watch(there, look, said);
+        // Elsewhere it is being waited for by others, who know how long.
+        act.or_else(|| if wish == Wish::There { self.give_up(there, look, said) } else { None })
     }
 
     /// One that has booted is introduced to the PCI back end, once.
@@ -124,5 +133,16 @@ impl Standby {
             said.push(format!("domain {} waits to take its place", there.id));
         }
         seen.is_half_built(there, look.now).then(|| self.ask(Act::Dismiss(there.id)))
+    }
+
+    /// One that does not boot is of no use, and would get the place before whoever else could.
+    fn give_up(&mut self, there: &Domain, look: &Look, said: &mut Vec<String>) -> Option<Act> {
+        let is_late = self.seen.is_some_and(|seen| !seen.has_booted() && seen.age(look.now) >= self.limit);
+        if !is_late || look.now < self.from {
+            return None;
+        }
+        said.push(format!("domain {} has not booted within {} s, and goes", there.id, self.limit.as_secs()));
+        self.from = look.now + AGAIN;
+        Some(self.ask(Act::Dismiss(there.id)))
     }
 }

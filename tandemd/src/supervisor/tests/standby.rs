@@ -4,7 +4,7 @@ use super::world::*;
 use crate::supervisor::look::Act;
 use crate::supervisor::settings::Settings;
 use crate::supervisor::words;
-use control::Order;
+use control::{Image, Order};
 use std::time::Duration;
 use xen_abi::sched as reason;
 
@@ -163,6 +163,30 @@ fn one_that_waits_and_ends_is_replaced_but_not_at_once() {
     assert!(world.is_well() && world.standby.is_none());
     world.run(Duration::from_secs(30));
     assert!(world.standby.as_ref().is_some_and(|d| d.id != waits));
+}
+
+#[test]
+fn one_that_is_to_wait_and_does_not_boot_is_replaced_but_not_at_once() {
+    let mut world = World::with(Settings { standby: 1, ..settings() });
+    while !world.is_well() {
+        world.run(TICK);
+    }
+    world.machine.record.image = with(Some(Flaw::NeverBoots));
+    while world.standby.is_none() {
+        world.run(TICK);
+    }
+    let hangs = world.standby.as_ref().unwrap().id;
+    world.machine.record.image = Image::default();
+    world.run(Duration::from_secs(19));
+    assert!(world.standby.as_ref().is_some_and(|d| d.id == hangs), "it may boot still: {:?}", world.log);
+    world.run(Duration::from_secs(3));
+    assert!(world.standby.is_none(), "{:?}", world.acts);
+    let line = format!("domain {hangs} has not booted within 20 s, and goes");
+    assert_eq!(world.log.iter().filter(|said| **said == line).count(), 1, "{:?}", world.log);
+    world.run(Duration::from_secs(50));
+    assert!(world.standby.is_none(), "{:?}", world.acts);
+    world.run(Duration::from_secs(30));
+    assert_eq!((world.machine.standby(), world.count("not-ready")), (Some(true), 0), "{:?}", world.log);
 }
 
 #[test]
