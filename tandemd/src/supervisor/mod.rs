@@ -355,7 +355,10 @@ fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings)
             let answer = match wanted {
                 _ if act.is_some() => Err("one thing after the other".into()),
                 Wanted::Order(order) => machine.command(order, &look).map(|wanted| act = wanted),
-                Wanted::Upgrade(image, as_configured) => machine.upgrade(image, as_configured, &look),
+                Wanted::Upgrade(image, as_configured) => {
+                    let heeds = settings.heeds(&image).map_err(|error| format!("{error:#}"));
+                    heeds.and_then(|()| machine.upgrade(image, as_configured, &look))
+                }
             };
             // Who asks how it goes from now on is to hear of this.
             save(&mut machine, &mut paper, service, driver);

@@ -2,6 +2,7 @@
 
 use super::options::{Options, FOR_ALL};
 use anyhow::{bail, ensure, Context, Result};
+use control::Image;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -172,10 +173,29 @@ impl Settings {
         ensure!(self.within_s > 0, "`within-s = 0`: no failure would count");
         let place = self.config.display();
         ensure!(self.config.is_absolute(), "`config`: `{place}` is no whole path: it has to begin with /");
-        let text = std::fs::read_to_string(&self.config)
-            .with_context(|| format!("the driver domain's configuration {place}"))?;
-        devices_in(&text, driver, &self.config)
+        devices_in(&self.text()?, driver, &self.config)
     }
+
+    /// The driver domain's configuration.
+    fn text(&self) -> Result<String> {
+        let place = self.config.display();
+        std::fs::read_to_string(&self.config).with_context(|| format!("the driver domain's configuration {place}"))
+    }
+
+    /// Whether the toolstack heeds all that this image says, beside the driver domain's configuration.
+    pub fn heeds(&self, image: &Image) -> Result<()> {
+        heeds(&self.text()?, image).with_context(|| self.config.display().to_string())
+    }
+}
+
+/// The lines of an image come after those of the configuration, and so count; unless xl does not look at them (xl.cfg(5), `bootloader`, `cmdline`).
+fn heeds(text: &str, image: &Image) -> Result<()> {
+    let is_said = |key: &str| value_of(text, key).is_some();
+    for (key, value) in image.parts() {
+        let by = if key == "extra" { "cmdline" } else { "bootloader" };
+        ensure!(value.is_none() || !is_said(by), "it says `{by}`, for which xl ignores `{key}`");
+    }
+    Ok(())
 }
 
 fn devices_in(text: &str, driver: &str, path: &Path) -> Result<Vec<Claim>> {
@@ -281,6 +301,29 @@ mod tests {
         let text =
             format!("pci_permissive=1\npci_msitranslate = \"0\"\n{}", TEXT.replace("permissive=1", "permissive=0"));
         assert_eq!(said(&text), ["00:03.0,permissive=0", "0000:0A:1f.7@5,permissive=1"]);
+    }
+
+    #[test]
+    fn an_image_that_xl_would_not_look_at_is_refused() {
+        let image = |kernel: bool, ramdisk: bool, extra: bool| {
+            let said = |is_said: bool| is_said.then(|| "/x".to_string());
+            Image { kernel: said(kernel), ramdisk: said(ramdisk), extra: said(extra) }
+        };
+        let refused = |text: &str, image: &Image| heeds(text, image).err().map(|error| error.to_string());
+        assert_eq!(refused("kernel='/k'\nextra='quiet'\nroot='/dev/xvda1'", &image(true, true, true)), None);
+        let boots = "#cmdline='x'\nbootloader = 'pygrub'\nbootloader_args=['-q']";
+        assert_eq!(refused(boots, &image(false, false, true)), None, "it is told of that");
+        assert!(refused(boots, &image(true, false, false))
+            .unwrap()
+            .contains("`bootloader`, for which xl ignores `kernel`"));
+        assert!(refused(boots, &image(false, true, false)).unwrap().contains("`ramdisk`"));
+        assert!(refused("cmdline=''", &image(true, false, true))
+            .unwrap()
+            .contains("`cmdline`, for which xl ignores `extra`"));
+        assert_eq!(refused("cmdline=''", &image(true, true, false)), None);
+        assert_eq!(refused(&format!("{boots}\ncmdline='x'"), &Image::default()), None, "as configured");
+        let nowhere = Settings { config: "/nowhere/dd.cfg".into(), ..settings() };
+        assert!(format!("{:#}", nowhere.heeds(&Image::default()).unwrap_err()).contains("/nowhere/dd.cfg"));
     }
 
     #[test]
