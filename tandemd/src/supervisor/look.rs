@@ -90,8 +90,8 @@ pub struct Look {
     pub noting: Option<u16>,
     /// Those of all these that the hypervisor can roll back.
     pub snapshots: Vec<u16>,
-    /// The toolstack clears such away, beside all else that it does.
-    pub is_clearing: bool,
+    /// What is left of others and the toolstack clears away just now, beside all else that it does, as long as that has memory.
+    pub clearing: Vec<u16>,
     /// The way out, or the way to guests' disks, if it is that domain's.
     pub way: Option<Way>,
     /// Guests' disks that it serves; and those that nobody serves, for which guests wait.

@@ -20,8 +20,10 @@ use super::words::Words;
 use coming::Coming;
 use control::Order;
 use drain::Draining;
+use remains::Tried;
 use renewal::Renewal;
 use snapshot::Booting;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use upgrade::Candidate;
 use xen_abi::sched as reason;
@@ -122,9 +124,9 @@ pub struct Machine {
     pub said: Vec<String>,
     /// The last line about what is waited for.
     waits_for: &'static str,
-    /// What is left of earlier ones is not cleared away before; so often that was tried since none was left.
+    /// What is left of earlier ones is not cleared away before; and how that went.
     clear_from: Duration,
-    nr_cleared: u32,
+    cleared: BTreeMap<u16, Tried>,
     /// The instance that is there can be rolled back.
     is_noted: bool,
     /// The one that waits runs, or will when there is something to do for it.
@@ -146,7 +148,7 @@ impl Machine {
             said: Vec::new(),
             waits_for: "",
             clear_from: Duration::ZERO,
-            nr_cleared: 0,
+            cleared: BTreeMap::new(),
             is_noted: false,
             runs_beside: None,
         }

@@ -371,7 +371,7 @@ impl Shell {
         let asked = was_shut_down.map(|d| d.id);
         let are_all_ended = (asked.is_some() || waits_for_all).then(|| self.are_all_ended(asked, now));
         let remains: Vec<u16> = self.remains.iter().copied().filter(|domain| !self.toolstack.clears(*domain)).collect();
-        let is_clearing = self.toolstack.is_clearing(|domain| self.hypervisor.has(domain));
+        let clearing = self.toolstack.clearing(|domain| self.hypervisor.has(domain));
         let known = [&domain, &standby, &candidate].into_iter().flatten().filter(|d| !d.is_dying).map(|d| d.id);
         let known: Vec<u16> = known.chain(remains.iter().copied()).collect();
         let snapshots = self.snapshots(known);
@@ -388,7 +388,7 @@ impl Shell {
             going_back: self.is_beside(Does::GoesBack),
             noting: self.is_beside(Does::IsNoted),
             snapshots,
-            is_clearing,
+            clearing,
             way,
             disks,
             disks_without,

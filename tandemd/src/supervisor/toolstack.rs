@@ -125,9 +125,9 @@ impl Toolstack {
         self.clearing.iter().any(|clearing| clearing.domain == domain)
     }
 
-    /// Whether a domain is cleared away of which there is something left, by what `is_left` says of each.
-    pub fn is_clearing(&self, mut is_left: impl FnMut(u16) -> bool) -> bool {
-        self.clearing.iter().any(|clearing| is_left(clearing.domain))
+    /// The domains that are cleared away and of which there is something left, by what `is_left` says of each.
+    pub fn clearing(&self, mut is_left: impl FnMut(u16) -> bool) -> Vec<u16> {
+        self.clearing.iter().map(|clearing| clearing.domain).filter(|domain| is_left(*domain)).collect()
     }
 
     /// Those of them that have ended.

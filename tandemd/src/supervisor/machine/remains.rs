@@ -1,4 +1,7 @@
 //! What is left of instances whose place was taken: when it is cleared away.
+//!
+//! Each is tried by itself: one that the toolstack does not destroy keeps no other one. That may be for a reason that passes, as that there is no room for
+//! another process, so it is tried on and on, seldom in the end.
 
 use super::super::look::{Act, Look};
 use super::{Machine, Phase, AGAIN, TRIES};
@@ -6,6 +9,23 @@ use std::time::Duration;
 
 /// So long after a recovery what is left of the old instance is not cleared away: guests have waited, and do first what they want to.
 const CALM: Duration = Duration::from_secs(1);
+/// So often one is tried that could not be cleared away for long.
+const SELDOM: Duration = Duration::from_secs(60);
+
+/// How it went so far with one of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tried {
+    times: u32,
+    /// It is not tried again before.
+    next: Duration,
+}
+
+impl Tried {
+    /// Nobody waits for its memory any more.
+    fn is_given_up(self) -> bool {
+        self.times > TRIES
+    }
+}
 
 impl Machine {
     /// What is left of those whose place was taken, when nobody waits for packets any more.
@@ -18,28 +38,32 @@ impl Machine {
         if is_urgent && !look.remains.is_empty() {
             self.clear_from = self.clear_from.max(look.now + CALM);
         }
+        self.cleared.retain(|id, _| look.remains.contains(id) || look.clearing.contains(id));
+        if look.now < self.clear_from {
+            return None;
+        }
         // What is to be rolled back is no remains.
-        let remains: Vec<u16> = look.remains.iter().copied().filter(|id| !self.is_kept(*id, look)).collect();
-        if remains.is_empty() {
-            self.nr_cleared = if look.is_clearing { self.nr_cleared } else { 0 };
-            return None;
-        }
-        if look.now < self.clear_from || self.nr_cleared > TRIES {
-            return None;
-        }
+        let remains = look.remains.iter().copied().filter(|id| !self.is_kept(*id, look));
+        let due = remains.filter(|id| self.tried(*id).next <= look.now);
+        let domain = due.min_by_key(|id| self.tried(*id).times)?;
         self.clear_from = look.now + AGAIN;
-        self.nr_cleared += 1;
-        let place = usize::try_from(self.nr_cleared).unwrap_or(0) % remains.len();
-        let next = remains.get(place).copied();
-        if self.nr_cleared > TRIES {
-            self.say("what is left of earlier ones cannot be destroyed");
-            return None;
+        let mut tried = self.tried(domain);
+        let was_given_up = tried.is_given_up();
+        tried.times = tried.times.saturating_add(1);
+        tried.next = look.now + if tried.is_given_up() { SELDOM } else { AGAIN };
+        if tried.is_given_up() && !was_given_up {
+            self.say(format!("what is left of domain {domain} cannot be destroyed; that is tried each minute"));
         }
-        next.map(Act::ClearAway)
+        self.cleared.insert(domain, tried);
+        Some(Act::ClearAway(domain))
+    }
+
+    fn tried(&self, domain: u16) -> Tried {
+        self.cleared.get(&domain).copied().unwrap_or_default()
     }
 
     /// Whether earlier instances have memory that will be free soon.
     pub(super) fn has_remains(&self, look: &Look) -> bool {
-        look.is_clearing || !look.remains.is_empty() && self.nr_cleared <= TRIES
+        look.clearing.iter().chain(&look.remains).any(|id| !self.tried(*id).is_given_up())
     }
 }

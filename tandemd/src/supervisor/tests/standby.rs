@@ -190,6 +190,36 @@ fn one_that_is_to_wait_and_does_not_boot_is_replaced_but_not_at_once() {
 }
 
 #[test]
+fn what_cannot_be_cleared_away_is_tried_on_and_keeps_nobody() {
+    let mut world = World::with_standby();
+    let old = world.domain.as_ref().unwrap().id;
+    world.stubborn.insert(old, 11);
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(30));
+    assert!(world.is_well() && world.machine.standby() == Some(true), "{:?}", world.log);
+    assert_eq!(world.remains.iter().map(|d| d.id).collect::<Vec<_>>(), [old]);
+    let tries = world.acts.iter().filter(|act| **act == Act::ClearAway(old)).count();
+    assert_eq!(tries, 11, "seldom from then on");
+    world.run(Duration::from_secs(90));
+    assert!(world.remains.is_empty(), "{:?}", world.acts);
+    let line = format!("what is left of domain {old} cannot be destroyed; that is tried each minute");
+    assert_eq!(world.log.iter().filter(|said| **said == line).count(), 1, "{:?}", world.log);
+}
+
+#[test]
+fn one_that_never_goes_keeps_what_is_left_of_no_other_one() {
+    let mut world = World::with_standby();
+    let old = world.domain.as_ref().unwrap().id;
+    world.stubborn.insert(old, u32::MAX);
+    for n in 1..4 {
+        world.end(reason::SHUTDOWN_CRASH, false);
+        world.run(Duration::from_secs(70));
+        assert!(world.is_well() && world.machine.standby() == Some(true), "{n}: {:?}", world.log);
+        assert_eq!(world.remains.iter().map(|d| d.id).collect::<Vec<_>>(), [old], "{n}: {:?}", world.acts);
+    }
+}
+
+#[test]
 fn nobody_waits_any_more_when_the_configuration_says_so() {
     let mut world = World::with_standby();
     let waits = world.standby.as_ref().unwrap().id;

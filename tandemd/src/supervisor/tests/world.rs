@@ -14,6 +14,7 @@ use super::super::record::Record;
 use super::super::settings::Settings;
 use super::super::words::{self, Words};
 use control::Image;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use xen_abi::sched as reason;
 
@@ -68,6 +69,8 @@ pub struct World {
     pub candidate: Option<Instance>,
     /// What is left of others.
     pub remains: Vec<Instance>,
+    /// So often what is left of these is cleared away in vain.
+    pub stubborn: BTreeMap<u16, u32>,
     /// Who was introduced to the PCI back end last is not done with that before.
     pub meets_until: Option<Duration>,
     /// How long that takes.
@@ -113,6 +116,7 @@ impl World {
             standby: None,
             candidate: None,
             remains: Vec::new(),
+            stubborn: BTreeMap::new(),
             meets_until: None,
             meeting: TICK,
             native: Native::Works,

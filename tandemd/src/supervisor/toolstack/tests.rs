@@ -40,8 +40,8 @@ fn nobody_waits_for_one_that_clears_a_domain_away_that_is_gone() {
     assert_eq!(process.end(), None);
     toolstack.clearing.push(Clearing { domain: 7, process });
     assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
-    assert!(toolstack.clears(7) && toolstack.is_clearing(|domain| domain == 7));
-    assert!(toolstack.clears(7) && !toolstack.is_clearing(|_| false), "its memory is back");
+    assert!(toolstack.clears(7) && toolstack.clearing(|domain| domain == 7) == [7]);
+    assert!(toolstack.clears(7) && toolstack.clearing(|_| false).is_empty(), "its memory is back");
     toolstack.clearing[0].process.since = Instant::now() - LONGEST;
     assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
     assert!(!toolstack.clears(7), "it is ended");

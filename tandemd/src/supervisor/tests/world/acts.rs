@@ -8,6 +8,25 @@ impl World {
         self.aside.iter().any(|process| process.act == Act::ClearAway(id))
     }
 
+    /// Domains that are cleared away beside others.
+    pub fn cleared(&self) -> impl Iterator<Item = u16> + '_ {
+        self.aside.iter().filter_map(|process| match process.act {
+            Act::ClearAway(id) | Act::Destroy(id) => Some(id),
+            _ => None,
+        })
+    }
+
+    /// These have come to their end.
+    pub fn clear_away(&mut self, over: Vec<Process>) {
+        for process in over {
+            let Act::ClearAway(id) = process.act else { continue };
+            match self.stubborn.get_mut(&id).filter(|left| **left > 0) {
+                Some(left) => *left -= 1,
+                None => self.remains.retain(|d| d.id != id),
+            }
+        }
+    }
+
     /// Who is destroyed loses its name and its devices before its memory.
     pub fn release(&mut self) {
         let Some(process) = self.processes.first_mut() else { return };

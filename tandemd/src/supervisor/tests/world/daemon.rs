@@ -8,11 +8,9 @@ use control::Order;
 impl World {
     pub fn look(&mut self) -> Look {
         let now = self.now;
-        let is_over = |process: &Process| process.until <= now;
-        for over in self.aside.iter().filter(|process| is_over(process)) {
-            self.remains.retain(|d| over.act != Act::ClearAway(d.id));
-        }
-        self.aside.retain(|process| !is_over(process));
+        let (over, aside) = std::mem::take(&mut self.aside).into_iter().partition(|process| process.until <= now);
+        self.aside = aside;
+        self.clear_away(over);
         if let Some((id, _)) = self.going_back.take_if(|(_, until)| *until <= now) {
             self.roll_back(id);
         }
@@ -57,7 +55,7 @@ impl World {
             going_back: self.going_back.map(|(id, _)| id),
             noting: self.noting.map(|(id, _)| id),
             snapshots: self.all().filter(|d| d.is_noted).map(|d| d.id).collect(),
-            is_clearing: !self.aside.is_empty(),
+            clearing: self.cleared().collect(),
             way,
             disks: Vec::new(),
             disks_without: Vec::new(),
@@ -102,9 +100,8 @@ impl World {
 
     pub fn kill(&mut self) {
         // What clears away goes on without it, and the next one does not know.
-        for process in std::mem::take(&mut self.aside) {
-            self.remains.retain(|d| process.act != Act::ClearAway(d.id));
-        }
+        let aside = std::mem::take(&mut self.aside);
+        self.clear_away(aside);
         if let Some((id, until)) = self.going_back.take() {
             // It may have got half way.
             if until < self.now + BACK / 2 {
