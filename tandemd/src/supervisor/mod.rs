@@ -173,13 +173,13 @@ fn set_at_work(service: &str, since: Option<Instant>) {
 }
 
 /// What is remembered of a service's driver domain.
-pub fn record(service: &str) -> Result<Record> {
-    Record::read(&path(service), &boot()?)
+fn record(service: &str, driver: &str) -> Result<Record> {
+    Ok(Record::read(&path(service), &boot()?)?.of(driver))
 }
 
 /// That for people.
 pub fn describe(service: &str, driver: &str) -> Result<String> {
-    let record = record(service)?;
+    let record = record(service, driver)?;
     let mode = match record.mode {
         record::Mode::Run => "is to run".to_string(),
         record::Mode::Off if record.with_all => "was shut down with all other domains".into(),
@@ -213,7 +213,7 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
         eprintln!("{service}: cannot make {RECORDS}: {error}");
     }
     // Who asks before it has looked is not to hear that nothing was counted.
-    let told = record(service).map(|record| told_of(&record)).unwrap_or_default();
+    let told = record(service, driver).map(|record| told_of(&record)).unwrap_or_default();
     desks().insert(service.into(), Desk { driver: driver.into(), told, ..Desk::default() });
     let (config, service) = (Arc::clone(config), service.to_string());
     let (driver, settings) = (driver.to_string(), settings.clone());
@@ -237,7 +237,7 @@ fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
     let Some(why) = trouble() else { return Ok(()) };
     let (path, boot) = (path(service), boot()?);
     let park = || {
-        let record = Record::read(&path, &boot)?;
+        let record = Record::read(&path, &boot)?.of(driver);
         Record { mode: record::Mode::Parked, why: machine::BY_OPERATOR.into(), with_all: false, ..record }
             .write(&path)?;
         none_runs(driver, named(driver, &mut Client::open()?)?)
@@ -339,7 +339,7 @@ fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings)
         Kind::Net => &words::NET,
         Kind::Disk => &words::DISK,
     };
-    let record = record(service)?;
+    let record = record(service, driver)?;
     let mut shell = Shell::open(config, service, driver, settings, record.going)?;
     let mut machine = Machine::new(settings.clone(), words, record.clone());
     let mut paper = Paper::new(path(service), record);

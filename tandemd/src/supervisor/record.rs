@@ -32,6 +32,8 @@ pub enum Mode {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Record {
+    /// Name of the driver domain; nothing, if an earlier daemon has written it.
+    pub driver: String,
     /// What is wanted.
     pub mode: Mode,
     /// Why it is parked.
@@ -205,6 +207,22 @@ impl Record {
         Ok(record)
     }
 
+    /// The record for the driver domain of this name. What was remembered of another one, which the service had before, says nothing of this one; counts
+    /// are the service's.
+    pub fn of(self, driver: &str) -> Self {
+        let driver = driver.to_string();
+        if self.driver.is_empty() || self.driver == driver {
+            return Self { driver, ..self };
+        }
+        let is_called_off = self.upgrade.is_some();
+        let Self { boot, counts, outage, last, upgrades, .. } = self;
+        let mut record = Self { driver, boot, counts, outage, last, upgrades, ..Self::default() };
+        if is_called_off {
+            record.end_upgrade("the service has another driver domain now");
+        }
+        record
+    }
+
     /// The machine was started anew. Who takes it down has all domains shut down before, driver domains as well, by the same words as who means one of
     /// them; so one that was off then is wanted again, as with the machine all its guests are. One that is to rest for longer is parked.
     pub fn begin_anew(&mut self, boot: &str) {
@@ -357,6 +375,28 @@ mod tests {
         std::fs::write(&path, "mode = 7").unwrap();
         assert!(format!("{:#}", Record::read(&path, "one").unwrap_err()).contains("tandemd-record"));
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_is_remembered_of_one_driver_domain_says_nothing_of_another_one() {
+        let mut counted = Record { boot: "one".into(), outage: 670, upgrades: 2, ..Record::default() };
+        counted.count("panicked");
+        counted.last.push("panicked: interface 70 ms".into());
+        let mut record =
+            Record { mode: Mode::Parked, why: "it failed".into(), failures: vec![5, 9], ..counted.clone() };
+        (record.going, record.promoted, record.is_believed) = (Some(77), Some(78), true);
+        (record.snapshots, record.noting, record.rolling) = ([77].into(), Some(78), Some(77));
+        record.image.kernel = Some("/boot/kept".into());
+        record.upgrade = Some(Upgrade::default());
+        record.under_way = Some(TimeLine::new("panicked", Duration::from_secs(3)));
+        // One of an earlier daemon's has no name.
+        let record = record.clone().of("dd");
+        assert_eq!(record.image.kernel.as_deref(), Some("/boot/kept"));
+        assert_eq!(record.clone().of("dd"), record);
+        let other = record.of("dd2");
+        assert!(other.refused.contains("another driver domain"), "{}", other.refused);
+        let expected = Record { driver: "dd2".into(), refused: other.refused.clone(), upgrades: 3, ..counted };
+        assert_eq!(other, expected);
     }
 
     #[test]
