@@ -34,11 +34,11 @@ impl Machine {
         Some(Act::RollBackBeside(id))
     }
 
-    /// Somebody has paused the one that waits, and it has the name that another one needs.
+    /// The one that waits is paused, by somebody, or since it was rolled back by half. It does not take the place, and has the name that another one needs.
     pub(super) fn is_in_the_way(&self, look: &Look) -> bool {
-        let is_begun = |id| [self.record.noting, self.record.rolling, look.noting, look.going_back].contains(&Some(id));
-        let is_idle = |d: &Domain| d.is_paused && d.end.is_none() && !is_begun(d.id);
-        self.takes_turns() && self.who_waits(look).is_none() && look.standby.as_ref().is_some_and(is_idle)
+        let begun = [self.record.noting, self.who_goes_back(look), look.noting, look.going_back];
+        let is_idle = |d: &Domain| d.is_paused && d.end.is_none() && !begun.contains(&Some(d.id));
+        self.settings.snapshot && self.who_waits(look).is_none() && look.standby.as_ref().is_some_and(is_idle)
     }
 
     /// The one that an earlier daemon was noting is paused. That is done again, so that it can take the place.

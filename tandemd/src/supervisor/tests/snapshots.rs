@@ -75,6 +75,42 @@ fn what_cannot_be_rolled_back_is_cleared_away_and_another_one_boots() {
     }
 }
 
+/// Another one is up long before the one that is left, paused, had not booted.
+fn another_one_comes_soon(world: &mut World) {
+    world.run(Duration::from_secs(12));
+    assert!(world.is_well() && world.domain.as_ref().unwrap().id == 2, "{:?} {:?}", world.acts, world.log);
+    assert_eq!((world.count("not-ready"), world.acts.contains(&Act::Dismiss(1))), (0, true), "{:?}", world.acts);
+    assert_eq!(world.machine.snapshot(), Some(true));
+}
+
+#[test]
+fn what_is_rolled_back_by_half_goes_at_once_and_another_one_boots() {
+    let mut world = World::with_snapshot();
+    world.stays_paused = true;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.acts.contains(&Act::RollBack(1)) {
+        world.run(TICK);
+    }
+    another_one_comes_soon(&mut world);
+}
+
+#[test]
+fn what_was_being_rolled_back_and_cannot_be_any_more_goes_at_once_and_another_one_boots() {
+    let mut world = World::with(Settings { snapshot: true, back_off_ms: 4000, ..settings() });
+    world.run(Duration::from_secs(20));
+    fails(&mut world, 1);
+    world.run(Duration::from_secs(10));
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(1));
+    world.native = Native::IsKilled;
+    while world.native == Native::IsKilled {
+        world.run(TICK);
+    }
+    assert!(world.standby.as_ref().is_some_and(|d| d.id == 1 && d.is_paused), "{:?}", world.acts);
+    world.standby.as_mut().unwrap().is_noted = false;
+    another_one_comes_soon(&mut world);
+}
+
 #[test]
 fn one_that_cannot_be_noted_runs_all_the_same() {
     let mut world = World::with(Settings { snapshot: true, ..settings() });

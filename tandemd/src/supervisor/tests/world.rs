@@ -77,6 +77,8 @@ pub struct World {
     pub meeting: Duration,
     /// What can be done without the toolstack: all, nothing, or the next thing half, and then the daemon is killed.
     pub native: Native,
+    /// Who is rolled back is that by half, and stays paused.
+    pub stays_paused: bool,
     pub processes: Vec<Process>,
     /// Of those, what goes on beside others.
     pub aside: Vec<Process>,
@@ -120,6 +122,7 @@ impl World {
             meets_until: None,
             meeting: TICK,
             native: Native::Works,
+            stays_paused: false,
             processes: Vec::new(),
             aside: Vec::new(),
             going_back: None,

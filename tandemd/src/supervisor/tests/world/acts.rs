@@ -219,7 +219,7 @@ impl World {
         }
         (back.end, back.ended_at, back.does, back.age) = (None, None, Does::Boots, BOOT);
         (back.spun, back.beat.wedged_for, back.beat.dma_fault_for) = (Duration::ZERO, None, None);
-        back.is_paused = self.native == Native::IsKilled;
+        back.is_paused = self.native == Native::IsKilled || self.stays_paused;
         self.standby = Some(back);
     }
 
