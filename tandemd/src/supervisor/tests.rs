@@ -165,6 +165,33 @@ fn who_is_busy_or_gets_no_time_is_left_alone() {
 }
 
 #[test]
+fn one_that_is_paused_while_it_comes_is_left_alone_and_has_its_time_afterwards() {
+    let mut world = World::new();
+    world.run(Duration::from_secs(2));
+    assert_eq!(world.machine.state(), "starting", "{:?}", world.log);
+    // Its driver is waited for for less long.
+    let mut waited = World::with(Settings { standby: 1, probe_s: 5, connect_s: 5, ..settings() });
+    waited.run(Duration::from_secs(20));
+    waited.end(reason::SHUTDOWN_CRASH, false);
+    while !waited.acts.iter().any(|act| matches!(act, Act::HandOver(_))) {
+        waited.pass();
+        waited.step(None);
+    }
+    for mut world in [world, waited] {
+        let id = world.domain.as_ref().unwrap().id;
+        for _ in 0..2 {
+            world.domain.as_mut().unwrap().is_paused = true;
+            world.run(Duration::from_secs(300));
+            world.domain.as_mut().unwrap().is_paused = false;
+            world.run(TICK);
+        }
+        world.run(Duration::from_secs(10));
+        assert!(world.is_well() && world.domain.as_ref().unwrap().id == id, "{:?} {:?}", world.acts, world.log);
+        assert!(["not-ready", "not-probed", "not-connected"].iter().all(|cause| world.count(cause) == 0));
+    }
+}
+
+#[test]
 fn one_that_the_operator_shuts_down_rests_until_somebody_starts_it() {
     let mut world = World::up();
     world.end(reason::SHUTDOWN_POWEROFF, false);

@@ -27,6 +27,18 @@ pub struct Coming {
     pub connect_by: Option<Duration>,
     /// It has not run.
     pub half_built_since: Option<Duration>,
+    /// When it was looked at last.
+    pub seen: Duration,
+}
+
+impl Coming {
+    /// It was paused until now, and has so much more time.
+    fn put_off(&mut self, now: Duration) {
+        let more = now.saturating_sub(self.seen);
+        for limit in [Some(&mut self.until), self.probe_by.as_mut(), self.connect_by.as_mut()].into_iter().flatten() {
+            *limit += more;
+        }
+    }
 }
 
 impl Machine {
@@ -42,11 +54,12 @@ impl Machine {
             probe_by: None,
             connect_by: None,
             half_built_since: None,
+            seen: look.now,
         });
     }
 
     /// It comes; is it there?
-    pub(super) fn wait_for(&mut self, coming: Coming, look: &Look) -> Option<Act> {
+    pub(super) fn wait_for(&mut self, mut coming: Coming, look: &Look) -> Option<Act> {
         let domain = coming.domain;
         if let Some(other) = look.domain.as_ref().filter(|d| d.id != domain && !d.is_dying) {
             self.adopt(other.id, look);
@@ -56,6 +69,12 @@ impl Machine {
             return self.fail(cause, Some(domain), look);
         }
         let seen = look.domain.as_ref()?;
+        let has_run = !seen.is_paused || seen.beats.iter().any(|beat| !beat.run.is_zero());
+        if seen.is_paused && has_run {
+            // By the operator: it does nothing until it runs again.
+            coming.put_off(look.now);
+        }
+        coming.seen = look.now;
         if seen.beats.iter().any(|beat| beat.upcalls > 0) {
             self.mark_if("created", "first event", look.now);
         }
@@ -75,7 +94,6 @@ impl Machine {
                 return self.note_progress(domain, look);
             }
         }
-        let has_run = !seen.is_paused || seen.beats.iter().any(|beat| !beat.run.is_zero());
         let half_built_since = (!has_run).then(|| coming.half_built_since.unwrap_or(look.now));
         let connects = coming.was_ready && look.has_link && look.way.is_none();
         let connect_by = coming.connect_by.unwrap_or(look.now + Duration::from_secs(self.settings.connect_s));
