@@ -210,7 +210,7 @@ fn looked_after(out: &mut String, services: &[Service]) {
     let help = "1 if it can be rolled back to what it was when it had booted.";
     family(out, "tandem_driver_domain_snapshot_ready", "gauge", help, &each(&noted));
     let outage = |of: &Service, told: &LookedAfter| vec![(service(of), told.outage_ms)];
-    let help = "Milliseconds in which guests had no way out or no disks, from what was wrong to the first packet in or the first answer.";
+    let help = "Milliseconds in which guests had no way out or no disks, from what was wrong to the first packet in or the first answer, or until it was parked.";
     family(out, "tandem_driver_domain_outage_milliseconds_total", "counter", help, &each(&outage));
 }
 

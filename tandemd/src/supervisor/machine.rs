@@ -313,7 +313,7 @@ impl Machine {
                 if self.record.upgrade.is_some() {
                     self.refuse(upgrade::BY_OPERATOR);
                 }
-                self.park(BY_OPERATOR.into());
+                self.park(BY_OPERATOR.into(), look.now);
                 Ok(None)
             }
             (Order::Restart | Order::Unpark, Phase::Going(going)) if there.is_none_or(|id| id == going.domain) => {
@@ -517,9 +517,9 @@ impl Machine {
                 self.record.under_way = None;
                 return Then::Rest;
             }
-            Cause::Park => return self.park(BY_OPERATOR.into()),
+            Cause::Park => return self.park(BY_OPERATOR.into(), now),
             Cause::Restart | Cause::Upgrade => return Then::Start(now),
-            _ if !self.settings.restart => return self.park("`restart = false`".into()),
+            _ if !self.settings.restart => return self.park("`restart = false`".into(), now),
             // The next one is believed.
             Cause::FailedRequest => return Then::Start(now),
             _ => {}
@@ -530,16 +530,18 @@ impl Machine {
         self.record.failures.push(ms(now));
         let count = u32::try_from(self.record.failures.len()).unwrap_or(u32::MAX);
         if count > self.settings.crashes {
-            return self.park(format!("it failed {count} times within {} s", self.settings.within_s));
+            return self.park(format!("it failed {count} times within {} s", self.settings.within_s), now);
         }
         let Some(doublings) = count.checked_sub(2) else { return Then::Start(now) };
         let wait = self.settings.back_off_ms.saturating_mul(1_u64.checked_shl(doublings).unwrap_or(u64::MAX));
         Then::Start(now + Duration::from_millis(wait).min(LONGEST))
     }
 
-    fn park(&mut self, why: String) -> Then {
+    fn park(&mut self, why: String, now: Duration) -> Then {
         (self.record.mode, self.record.why, self.record.with_all) = (Mode::Parked, why, false);
-        self.record.under_way = None;
+        if let Some(line) = self.record.give_up(now) {
+            self.say(format!("given up, {line}"));
+        }
         Then::Rest
     }
 
@@ -578,7 +580,7 @@ impl Machine {
         }
         if going.tries >= TRIES {
             self.say("it cannot be destroyed");
-            let then = self.park(format!("domain {domain} cannot be destroyed"));
+            let then = self.park(format!("domain {domain} cannot be destroyed"), look.now);
             return self.rest_or_start(then, look);
         }
         if look.now < going.next {

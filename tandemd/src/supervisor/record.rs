@@ -1,5 +1,6 @@
 //! What is remembered of a driver domain while no daemon runs: `/var/lib/tandem/SERVICE.toml`.
 
+use super::cause::Cause;
 use super::words;
 use crate::device::Device;
 use anyhow::{Context, Result};
@@ -12,6 +13,8 @@ use std::time::Duration;
 
 /// The cause of a first start.
 pub const STARTED: &str = "started";
+/// The last step of one that was given up.
+const GIVEN_UP: &str = "parked";
 /// Recoveries that are kept.
 const KEPT: usize = 20;
 
@@ -167,7 +170,7 @@ impl TimeLine {
     }
 
     /// The same since they lost it last: until a packet came in, or a disk's request was answered. None was for a long time: until the
-    /// interface was there, or the disks' back end.
+    /// interface was there, or the disks' back end. None of that came: until it was given up.
     /// Before the first start there was nothing that could have ended.
     fn outage_of_this(&self) -> u64 {
         if self.cause == STARTED && self.lost_again.is_none() {
@@ -175,7 +178,7 @@ impl TimeLine {
         }
         let each = [words::NET, words::DISK];
         let came = each.iter().find_map(|words| self.at(words.came));
-        let until = came.or(each.iter().find_map(|words| self.at(words.up))).unwrap_or(0);
+        let until = came.or(each.iter().find_map(|words| self.at(words.up))).or(self.at(GIVEN_UP)).unwrap_or(0);
         until.saturating_sub(self.lost_again.unwrap_or(0))
     }
 
@@ -273,6 +276,13 @@ impl Record {
         self.upgrade = None;
         self.upgrades += 1;
         self.refused = why.into();
+    }
+
+    /// The recovery that was under way comes to no good end: it is parked now. What it was like until then; nothing, if it began by an order to park it.
+    pub fn give_up(&mut self, now: Duration) -> Option<String> {
+        self.under_way.take_if(|line| line.cause == Cause::Park.name());
+        self.under_way.as_mut()?.mark(GIVEN_UP, now);
+        self.finish()
     }
 
     /// The recovery that was under way has come to its end; what it was like.
@@ -446,6 +456,28 @@ mod tests {
         assert_eq!(finish(STARTED, &[("interface", 5000), ("first packet in", 6000)]), 0);
         assert_eq!(finish("wedged", &[("interface", 500), ("first packet in", 600), ("card", 9000)]), 600);
         assert_eq!(finish("panicked", &[("interface", 70), ("card", 9000)]), 670, "no packet came");
+    }
+
+    #[test]
+    fn an_outage_lasts_until_it_is_given_up() {
+        let at = |after: u64| Duration::from_millis(1000 + after);
+        let mut record = Record::default();
+        let mut give_up = |line: TimeLine, after| {
+            let before = record.outage;
+            record.under_way = Some(line);
+            (record.give_up(at(after)), record.outage - before)
+        };
+        let line = TimeLine::new("wedged", at(0));
+        let mut never = line.clone();
+        never.again("not-ready", "first packet in", at(2000), at(2000));
+        assert_eq!(give_up(never, 2010), (Some("wedged: again not-ready 2000 ms, parked 2010 ms".into()), 2010));
+        let mut once = line.clone();
+        once.mark("first packet in", at(600));
+        once.again("panicked", "first packet in", at(5000), at(5100));
+        assert_eq!(give_up(once, 5110).1, 600 + 110);
+        assert_eq!(give_up(TimeLine::new(STARTED, at(0)), 9000).1, 0, "there was nothing that could end");
+        assert_eq!(give_up(TimeLine::new("park", at(0)), 0), (None, 0));
+        assert_eq!(record.under_way, None);
     }
 
     #[test]

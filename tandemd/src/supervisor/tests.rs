@@ -269,6 +269,11 @@ fn one_that_always_fails_is_parked_after_longer_and_longer_waits() {
     }
     assert_eq!((world.machine.state(), world.domain.is_none()), ("parked", true), "{:?}", world.log);
     assert!(world.log.iter().any(|line| line.contains("failed 4 times within 60 s")), "{:?}", world.log);
+    // Guests have waited until then, and what they do meanwhile is not known.
+    let record = world.machine.record.clone();
+    let line = record.last.last().unwrap();
+    assert!(line.starts_with("panicked: ") && line.ends_with(&format!(", parked {} ms", record.outage)), "{line}");
+    assert!(record.outage > 5000 && world.log.contains(&format!("given up, {line}")), "{:?}", world.log);
     let waits: Vec<Duration> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(waits.len() == 2 && waits[1] >= waits[0] + Duration::from_millis(400), "{waits:?}");
     world.is_broken = false;
