@@ -98,11 +98,7 @@ fn run() -> Result<()> {
     let mut hypervisor = Hypervisor::open()?;
     if is_list {
         print!("{}", list::show(&mut Client::open()?, &mut hypervisor)?);
-        for (name, service) in &config.service {
-            if let Some((driver, _)) = service.looked_after() {
-                print!("{}", supervisor::describe(name, driver)?);
-            }
-        }
+        print!("{}", remembered(&config, supervisor::describe));
         return Ok(());
     }
     let _lock = alone()?;
@@ -116,6 +112,15 @@ fn run() -> Result<()> {
     loop {
         serve(&config, &mut hypervisor, &mut domains)?;
     }
+}
+
+/// What is remembered of each driver domain that is looked after. A record that cannot be read hides no other one.
+fn remembered(config: &Config, describe: impl Fn(&str, &str) -> Result<String>) -> String {
+    let of = |(name, service): (&String, &config::Service)| {
+        let (driver, _) = service.looked_after()?;
+        Some(describe(name, driver).unwrap_or_else(|error| format!("{name}: {driver}: {error:#}\n")))
+    };
+    config.service.iter().filter_map(of).collect()
 }
 
 /// Two daemons would take each other's interfaces for old ones. The lock goes with the process.
@@ -221,6 +226,22 @@ fn notify_ready() {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_cannot_be_read_hides_no_other_one() {
+        let looked_after = |name: &str| {
+            format!("[service.{name}]\ndriver-domain = \"dd-{name}\"\n[service.{name}.supervise]\nconfig = \"/etc/xen/{name}.cfg\"\n")
+        };
+        let text = format!("{}{}[service.alone]\n", looked_after("lab"), looked_after("net"));
+        let config: Config = toml::from_str(&text).unwrap();
+        let said = remembered(&config, |name, driver| match name {
+            "lab" => bail!("{driver} is of another tandemd"),
+            _ => Ok(format!("{name}: {driver} is to run\n")),
+        });
+        assert_eq!(said, "lab: dd-lab: dd-lab is of another tandemd\nnet: dd-net is to run\n");
+    }
+
     #[test]
     fn it_is_started_again_however_often_it_has_ended() {
         let unit = include_str!("../tandemd.service");
