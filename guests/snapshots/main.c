@@ -8,7 +8,7 @@
 
 const char test_name[] = "snapshots";
 
-enum { CHILD = 5, OTHER = 6, CHANNEL_OP = 56, TAKE = 17, ROLL_BACK, DROP, STATUS, FORGET_TWINS = 23 };
+enum { CHILD = 5, OTHER = 6, CHANNEL_OP = 56, TAKE = 17, ROLL_BACK, DROP, STATUS, FORGET_TWINS = 23, NOTIFY = 25 };
 enum { NONE, TAKING, READY };
 enum { UNSETTLED = 1, FOREIGN, MAPS, CHANNEL, TWIN, LOGGED, WHY_FRAMES, HELD, PORT, GRANT };
 enum { COMPRESS = 1, UNKNOWN = 2 };
@@ -304,6 +304,33 @@ static s64 forget_twins(u16 domid, u16 pad)
 	return hypercall(CHANNEL_OP, FORGET_TWINS, (u64)&request, 0, 0, 0);
 }
 
+static s64 notify(u16 domid, u16 pad, u32 port)
+{
+	struct {
+		u16 domid, pad;
+		u32 port;
+	} request = { domid, pad, port };
+	return hypercall(CHANNEL_OP, NOTIFY, (u64)&request, 0, 0, 0);
+}
+
+/* An event in the child's name, which is paused, by its port that leads here. */
+static void stand_in(void)
+{
+	u64 *word = (u64 *)&shared_info()->pending[own_port / 64], bit = 1ul << own_port % 64;
+	__atomic_fetch_and(word, ~bit, __ATOMIC_SEQ_CST);
+	check_result(notify(CHILD, 1, report->port), -EINVAL, "notifying with bad padding");
+	check_result(notify(CHILD, 0, 4000), -EINVAL, "by a port that is not there");
+	check_result(notify(0, 0, own_port), -EINVAL, "in domain 0's name");
+	check_result(notify(OTHER, 0, 1), -ESRCH, "in the name of no domain");
+	check(!(__atomic_load_n(word, __ATOMIC_SEQ_CST) & bit), "an event has come");
+	check_result(notify(CHILD, 0, report->port), 0, "notifying in its name");
+	check(__atomic_load_n(word, __ATOMIC_SEQ_CST) & bit, "no event has come");
+	__atomic_fetch_and(word, ~bit, __ATOMIC_SEQ_CST);
+	unpause_child();
+	check_result(notify(CHILD, 0, report->port), -EINVAL, "notifying in the name of one that is not paused");
+	pause_child();
+}
+
 static void refusals(void)
 {
 	struct snapshot s;
@@ -585,6 +612,7 @@ void test_main(void)
 	for (u32 is_fifo = 0; is_fifo < 2; is_fifo++) {
 		make_child(is_fifo);
 		lives(is_fifo ? COMPRESS : 0);
+		stand_in();
 		refusals();
 		end_child();
 		make_child(is_fifo);

@@ -95,6 +95,9 @@ pub const CHANNELOP_FORGET_TWINS: u32 = 23;
 /// [`ChannelPci`]. The back end hears nothing of what is asked meanwhile. Said once more it counts anew. ESRCH: no such domain. EINVAL: it dies; too many functions,
 /// two in one place, bad padding; a port that is not connected; a grant that does not hold for the domain at its other end. EPERM: a function is not the domain's. ENOSPC: too many domains are answered. ENOMEM.
 pub const CHANNELOP_PCI_SERVE: u32 = 24;
+/// Sends the event of a paused domain's port in its name: [`ChannelNotify`]. So who stands in for it, with the pages that it shares with others, is
+/// heard. ESRCH: no such domain. EINVAL: it is the caller, is not paused, or dies; the port leads nowhere, or to the hypervisor; bad padding.
+pub const CHANNELOP_NOTIFY: u32 = 25;
 
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
@@ -388,6 +391,18 @@ pub struct ChannelPciFunction {
     pub pad: [u8; 2],
 }
 
+/// Argument of [`CHANNELOP_NOTIFY`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelNotify {
+    /// In: whose.
+    pub domain: u16,
+    /// Must be zero.
+    pub pad: u16,
+    /// In: its own.
+    pub port: u32,
+}
+
 /// Argument of [`CHANNELOP_FORGET_TWINS`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -672,6 +687,7 @@ const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 56);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelKeepLink>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelTwins>() == 8);
+const _: () = assert!(core::mem::size_of::<ChannelNotify>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelPci>() == 80);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 72);
 const _: () = assert!(core::mem::size_of::<ChannelHold>() == 8);

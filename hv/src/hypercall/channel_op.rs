@@ -3,7 +3,7 @@
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::arch::tsc;
 use crate::channel::{self, disk, Handle};
-use crate::domain::{self, passthrough, snapshot, watch};
+use crate::domain::{self, event, passthrough, snapshot, watch};
 use crate::mem::guest_ptr::plain;
 use crate::{sched, twin};
 use core::sync::atomic::Ordering;
@@ -15,6 +15,7 @@ use xen_abi::errno::Errno;
 
 plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut, op::ChannelBeat);
 plain!(op::ChannelWatch, op::ChannelHold, op::ChannelDrain, op::ChannelSnapshot, op::ChannelKeepLink, op::ChannelTwins);
+plain!(op::ChannelNotify);
 plain!(
     op::ChannelDisk,
     op::ChannelDiskConnect,
@@ -121,6 +122,19 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             }
             twin::forget_domain(&d)?;
             OK
+        }
+        op::CHANNELOP_NOTIFY => {
+            let r: op::ChannelNotify = arg.cast().read()?;
+            must_be_zero(r.pad.into())?;
+            let d = domain::find(r.domain).ok_or(Errno::ESRCH)?;
+            if d.is_privileged || d.is_dying() || !d.is_paused() {
+                return Err(Errno::EINVAL);
+            }
+            match event::send_on(&d, r.port)? {
+                None => OK,
+                // Whose work that is serves who asks himself.
+                Some(_) => Err(Errno::EINVAL),
+            }
         }
         op::CHANNELOP_PCI_SERVE => {
             channel::pci::serve_from_now(&arg.cast().read()?)?;

@@ -4,7 +4,7 @@ use super::domains::{head, Request};
 use super::{Argument, Call, Hypervisor};
 use rustix::io::Errno;
 use std::fmt;
-use xen_abi::channel_op::{self as op, ChannelSnapshot};
+use xen_abi::channel_op::{self as op, ChannelNotify, ChannelSnapshot};
 use xen_abi::domctl::{DOMINF_BLOCKED, DOMINF_PAUSED, UNPAUSEDOMAIN};
 
 /// Unpausing takes one pause back of those that tools have counted; more than so many nobody has made.
@@ -59,10 +59,13 @@ pub trait Snapshots {
     fn hold(&mut self, domain: u16) -> Result<(), Errno>;
     /// Whether one that was stopped has nothing to do: all its vCPUs wait for something.
     fn is_waiting(&mut self, domain: u16) -> Result<bool, Errno>;
+    /// Whoever is at the other end of its port `port` hears of it. It is stopped.
+    fn notify(&mut self, domain: u16, port: u32) -> Result<(), Errno>;
     /// It runs, however often it was paused.
     fn let_run(&mut self, domain: u16) -> Result<(), Errno>;
 }
 
+impl Argument for ChannelNotify {}
 impl Argument for ChannelSnapshot {}
 
 impl Hypervisor {
@@ -99,6 +102,10 @@ impl Snapshots for Hypervisor {
 
     fn is_waiting(&mut self, domain: u16) -> Result<bool, Errno> {
         Ok(self.domain(domain)?.flags & DOMINF_BLOCKED != 0)
+    }
+
+    fn notify(&mut self, domain: u16, port: u32) -> Result<(), Errno> {
+        self.call(op::CHANNELOP_NOTIFY, ChannelNotify { domain, port, ..ChannelNotify::default() }).map(|_| ())
     }
 
     fn let_run(&mut self, domain: u16) -> Result<(), Errno> {

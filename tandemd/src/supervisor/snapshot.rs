@@ -32,8 +32,6 @@ const NOT_WATCHED: [&str; 2] = ["console", "store"];
 /// Linux watches that, and toolstacks make it when it is needed. When it is noted there are none, since they have what is others' in use; so those of a
 /// later life are nothing to it.
 const BACK_ENDS: &str = "backend";
-/// xenstored looks at all rings when anybody asks it for anything.
-const WAKES: &str = "/";
 /// Nodes of a domain's that are looked at, at most.
 const MOST_NODES: usize = 1000;
 /// So often it is tried to find it with nothing under way; so long it runs between two tries, and so long is waited in one.
@@ -207,6 +205,29 @@ fn rings_of<R: Rings>(domain: u16, store: &mut impl Store, rings: &R) -> Result<
     Ok((page("store")?, page("console")?))
 }
 
+/// Its port to xenstored.
+fn port_of(domain: u16, store: &mut impl Store) -> Result<u32> {
+    let port = store
+        .read(&format!("{}/store/port", own(domain)))?
+        .context("xenstore does not say by which port it is called")?;
+    port.parse().context("no port to xenstored")
+}
+
+/// Its ring of xenstore, and its port to xenstored.
+#[derive(Clone, Copy)]
+struct Ring<'a> {
+    page: &'a Words,
+    port: u32,
+}
+
+impl Ring<'_> {
+    /// Has xenstored look at it. xenstored looks at all rings whenever anybody asks it for anything, oxenstored only at that of who calls it.
+    fn wake<'h, H: Snapshots>(self, domain: u16, hypervisor: &'h mut H) -> impl FnMut() -> Result<()> + 'h {
+        let port = self.port;
+        move || hypervisor.notify(domain, port).context("xenstored cannot be called in its name")
+    }
+}
+
 /// Notes one that runs and waits; `flags` are for TAKE, and `nets` the domains of services whose driver domain it waits to be. An error says why that cannot
 /// be; it runs all the same, and has no snapshot.
 pub fn note<H: Snapshots + Rings>(
@@ -241,13 +262,14 @@ fn try_note<H: Snapshots + Rings>(
     ensure!(store.list(&place)?.is_empty(), "it is somebody's back end already");
     front_ends::check(domain, nets, store)?;
     let (ring, console) = rings_of(domain, store, hypervisor)?;
+    let ring = Ring { page: ring.as_ref(), port: port_of(domain, store)? };
     let mut tries = 0;
     loop {
         match hypervisor.forget(domain) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error).context("an earlier snapshot stays"),
         }
-        let error = match note_once(domain, flags, file, (ring.as_ref(), console.as_ref()), store, hypervisor) {
+        let error = match note_once(domain, flags, file, (ring, console.as_ref()), store, hypervisor) {
             Ok(taken) => return Ok(taken),
             Err(error) => error,
         };
@@ -266,12 +288,12 @@ fn note_once<H: Snapshots>(
     domain: u16,
     flags: u16,
     file: &Path,
-    (ring, console): (&Words, &Words),
+    (ring, console): (Ring<'_>, &Words),
     store: &mut impl Store,
     hypervisor: &mut H,
 ) -> Result<ChannelSnapshot> {
     be_idle(domain, ring, store, hypervisor)?;
-    let fired = learn(domain, ring, store)?;
+    let fired = learn(domain, ring, store, hypervisor)?;
     let seen: BTreeSet<String> = fired.iter().map(|fired| fired.path.clone()).collect();
     let noted =
         Noted { nodes: parts_of(domain, store)?, watches: watches_in(&fired), seen: seen.iter().cloned().collect() };
@@ -280,7 +302,7 @@ fn note_once<H: Snapshots>(
     stand_in::until_read(console)?;
     let taken = hypervisor.take(domain, flags)?;
     // What comes while the page is copied may be in the copy by half.
-    ensure!(stand_in::is_idle(ring), "xenstore has told it something meanwhile");
+    ensure!(stand_in::is_idle(ring.page), "xenstore has told it something meanwhile");
     // What came before was read in its place.
     repeat(domain, seen.iter().map(|path| absolute(domain, path)), store)?;
     Ok(taken)
@@ -290,12 +312,12 @@ fn note_once<H: Snapshots>(
 ///
 /// Linux writes the head of a request and what follows it one after the other, and tells xenstored in between, which takes the head at once: then both
 /// rings are empty, and what is sent in its name would be taken for the rest. One whose vCPUs all wait has written all of it.
-fn be_idle<H: Snapshots>(domain: u16, ring: &Words, store: &mut impl Store, hypervisor: &mut H) -> Result<()> {
+fn be_idle<H: Snapshots>(domain: u16, ring: Ring<'_>, store: &mut impl Store, hypervisor: &mut H) -> Result<()> {
     hypervisor.hold(domain).context("it cannot be paused")?;
     ensure!(hypervisor.is_waiting(domain)?, "it always has something to do");
     let heard = {
-        let mut wake = || store.read(WAKES).map(|_| ());
-        let mut stand_in = StandIn::new(ring, &mut wake);
+        let mut wake = ring.wake(domain, hypervisor);
+        let mut stand_in = StandIn::new(ring.page, &mut wake);
         stand_in.until_idle(LIMIT)?;
         stand_in.ask(READ, &["name"])?
     };
@@ -310,11 +332,11 @@ fn be_idle<H: Snapshots>(domain: u16, ring: &Words, store: &mut impl Store, hype
 }
 
 /// What it watches tells of all that it could.
-fn learn(domain: u16, ring: &Words, store: &mut impl Store) -> Result<Vec<Fired>> {
+fn learn<H: Snapshots>(domain: u16, ring: Ring<'_>, store: &mut impl Store, hypervisor: &mut H) -> Result<Vec<Fired>> {
     let all = watchable(domain, store)?;
     repeat(domain, all.iter().cloned(), store)?;
-    let mut wake = || store.read(WAKES).map(|_| ());
-    let fired = StandIn::new(ring, &mut wake).ask(READ, &["name"])?.fired;
+    let mut wake = ring.wake(domain, hypervisor);
+    let fired = StandIn::new(ring.page, &mut wake).ask(READ, &["name"])?.fired;
     its(domain, fired, &all)
 }
 
@@ -329,8 +351,9 @@ pub fn roll_back<H: Snapshots + Rings>(
     let noted: Noted = toml::from_str(&std::fs::read_to_string(file)?).context("what was noted of it")?;
     hypervisor.hold(domain).context("it cannot be paused")?;
     let (ring, console) = rings_of(domain, store, hypervisor)?;
+    let port = port_of(domain, store)?;
     {
-        let mut wake = || store.read(WAKES).map(|_| ());
+        let mut wake = Ring { page: ring.as_ref(), port }.wake(domain, hypervisor);
         // It may have died with something under way: that is not for whom it becomes.
         let mut stand_in = StandIn::new(ring.as_ref(), &mut wake);
         stand_in.discard()?;
@@ -343,7 +366,7 @@ pub fn roll_back<H: Snapshots + Rings>(
     store.resumed(domain)?;
     restore(domain, driver, &noted, store)?;
     {
-        let mut wake = || store.read(WAKES).map(|_| ());
+        let mut wake = Ring { page: ring.as_ref(), port }.wake(domain, hypervisor);
         let mut stand_in = StandIn::new(ring.as_ref(), &mut wake);
         // If an earlier daemon was killed here, some are there already.
         stand_in.ask(RESET_WATCHES, &[""])?;

@@ -362,8 +362,13 @@ fn twinned(bed: &Bed, name: &str, checks: &str, on: &Twinned, peer: &Peer) -> Re
     Ok(machine)
 }
 
+/// Groups of checks with the store that Debian starts if it is installed. The others have xenstored.
+const WITH_OXENSTORED: [&str; 2] = ["snapshot", "standby"];
+
 pub(super) fn machine(bed: &Bed, name: &str, group: &str, nic: &'static str, peer: &Peer) -> Result<Machine> {
-    let jobs = format!("toolstack+xl:{group}+poweroff");
+    let file = group.split(':').next().unwrap_or_default();
+    let store = if WITH_OXENSTORED.contains(&file) { "oxenstored" } else { "xenstored" };
+    let jobs = format!("toolstack:{store}+xl:{group}+poweroff");
     let mut machine = Machine::with_guests(name, &bed.hypervisor, &bed.toolstack()?, 1, &jobs);
     machine.keep_packets();
     machine.cpus = 2;

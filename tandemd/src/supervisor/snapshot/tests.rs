@@ -177,8 +177,12 @@ fn what_others_write_into_its_ring_reaches_nobody_elses_nodes() {
 fn one_that_is_busy_is_not_noted_and_runs_on() {
     let (mut world, file) = (World::new(), file("busy"));
     // It has asked, and has not read the answer.
-    world.0.borrow_mut().say(2, 4, b"dd");
-    world.0.borrow_mut().is_stuck = true;
+    {
+        let mut state = world.0.borrow_mut();
+        state.say(2, 4, b"dd");
+        state.serve();
+        state.is_stuck = true;
+    }
     let error = format!("{:#}", world.note(&file).unwrap_err());
     assert!(error.contains("something under way in xenstore"), "{error}");
     let state = world.0.borrow();
