@@ -356,8 +356,8 @@ fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings)
                 _ if act.is_some() => Err("one thing after the other".into()),
                 Wanted::Order(order) => machine.command(order, &look).map(|wanted| act = wanted),
                 Wanted::Upgrade(image, as_configured) => {
-                    let heeds = settings.heeds(&image).map_err(|error| format!("{error:#}"));
-                    heeds.and_then(|()| machine.upgrade(image, as_configured, &look))
+                    let fits = settings.can_be_tried(&image).map_err(|error| format!("{error:#}"));
+                    fits.and_then(|()| machine.upgrade(image, as_configured, &look))
                 }
             };
             // Who asks how it goes from now on is to hear of this.

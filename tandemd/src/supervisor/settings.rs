@@ -173,7 +173,11 @@ impl Settings {
         ensure!(self.within_s > 0, "`within-s = 0`: no failure would count");
         let place = self.config.display();
         ensure!(self.config.is_absolute(), "`config`: `{place}` is no whole path: it has to begin with /");
-        devices_in(&self.text()?, driver, &self.config)
+        let text = self.text()?;
+        if self.standby > 0 {
+            may_be_two(&text).with_context(|| format!("`standby = {}`: {place}", self.standby))?;
+        }
+        devices_in(&text, driver, &self.config)
     }
 
     /// The driver domain's configuration.
@@ -182,9 +186,27 @@ impl Settings {
         std::fs::read_to_string(&self.config).with_context(|| format!("the driver domain's configuration {place}"))
     }
 
-    /// Whether the toolstack heeds all that this image says, beside the driver domain's configuration.
-    pub fn heeds(&self, image: &Image) -> Result<()> {
-        heeds(&self.text()?, image).with_context(|| self.config.display().to_string())
+    /// Whether one with this image can be tried: it runs beside the one that is there, and the toolstack heeds all that the image says beside the
+    /// driver domain's configuration.
+    pub fn can_be_tried(&self, image: &Image) -> Result<()> {
+        let text = self.text()?;
+        may_be_two(&text).and_then(|()| heeds(&text, image)).with_context(|| self.config.display().to_string())
+    }
+}
+
+/// Two domains of this configuration may run at a time: they write to no disk. The file system of one that both have mounted is lost, and not all of xl's
+/// scripts see to that (xl-disk-configuration(5)).
+fn may_be_two(text: &str) -> Result<()> {
+    let is_read_only = |disk: &String| {
+        let words = || disk.split(',').map(str::trim);
+        words().any(|word| matches!(word, "access=r" | "access=ro" | "devtype=cdrom" | "cdrom"))
+            || words().skip(1).any(|word| matches!(word, "r" | "ro") || word.ends_with(":cdrom"))
+    };
+    match strings_of(text, "disk").into_iter().find(|disk| !is_read_only(disk)) {
+        Some(disk) => bail!(
+            "two domains would write to the disk `{disk}`, which destroys what is on it: give it without the right to write (`r`), and a root in memory"
+        ),
+        None => Ok(()),
     }
 }
 
@@ -323,7 +345,42 @@ mod tests {
         assert_eq!(refused("cmdline=''", &image(true, true, false)), None);
         assert_eq!(refused(&format!("{boots}\ncmdline='x'"), &Image::default()), None, "as configured");
         let nowhere = Settings { config: "/nowhere/dd.cfg".into(), ..settings() };
-        assert!(format!("{:#}", nowhere.heeds(&Image::default()).unwrap_err()).contains("/nowhere/dd.cfg"));
+        assert!(format!("{:#}", nowhere.can_be_tried(&Image::default()).unwrap_err()).contains("/nowhere/dd.cfg"));
+    }
+
+    #[test]
+    fn two_domains_do_not_write_to_one_disk() {
+        let of = |disks: &str| may_be_two(&format!("name='dd'\ndisk = [{disks}]\n"));
+        for disk in [
+            "'/var/lib/xen/dd.img,raw,xvda,r'",
+            "'/dev/vg/dd, , xvda, ro'",
+            "'format=raw, vdev=xvda, access=ro, target=/dev/vg/dd'",
+            "'access=r,vdev=xvda,target=/dev/vg/dd'",
+            "'/iso,,hdc,cdrom'",
+            "'file:/iso,hdc:cdrom,r'",
+            "",
+        ] {
+            of(disk).unwrap_or_else(|error| panic!("{disk}: {error}"));
+        }
+        for disk in [
+            "'/var/lib/xen/dd.img,raw,xvda,w'",
+            "'/var/lib/xen/dd.img,raw,xvda'",
+            "'format=raw, vdev=xvda, access=rw, target=/dev/vg/r'",
+            "'r,raw,xvda,rw'",
+            "'/a,raw,xvda,r', 'phy:/dev/vg/dd,xvdb,w'",
+        ] {
+            assert!(of(disk).unwrap_err().to_string().contains("two domains would write"), "{disk}");
+        }
+        may_be_two("name='dd'").unwrap();
+        // Of one that runs alone it is no matter.
+        let path = std::env::temp_dir().join(format!("tandemd-two-{}.cfg", std::process::id()));
+        std::fs::write(&path, "name='dd'\npci=['00:03.0']\ndisk=['/dd.img,raw,xvda,w']").unwrap();
+        let alone = Settings { config: path.clone(), ..settings() };
+        assert_eq!(alone.devices("dd").unwrap().len(), 1);
+        let said = format!("{:#}", Settings { standby: 1, ..alone.clone() }.devices("dd").unwrap_err());
+        assert!(said.starts_with("`standby = 1`: ") && said.contains("/dd.img"), "{said}");
+        assert!(alone.can_be_tried(&Image::default()).is_err());
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
