@@ -11,7 +11,7 @@ mod values;
 
 pub use diagnostic::Diagnostic;
 pub use memory::{Amount, Dom0Memory};
-pub use values::{LogLevel, LogThresholds};
+pub use values::{Consoles, LogLevel, LogThresholds};
 
 use crate::sched::PREEMPT_DELAY_US;
 use alloc::string::{String, ToString};
@@ -230,7 +230,8 @@ impl Options {
         Some(match name {
             "console" => {
                 self.consoles = text.split(',').filter(|c| !c.is_empty()).map(String::from).collect();
-                Ok(())
+                let unknown = self.consoles.iter().find(|console| values::console(console).is_none());
+                unknown.map_or(Ok(()), |console| Err(bad(name, console, "a list of com1, vga or none")))
             }
             "vga" => self.set_vga(text),
             "com1" => set(&mut self.com1, name, text, values::serial(text).map(Some), values::SERIAL_FORM),

@@ -207,6 +207,28 @@ fn what_is_wrong_in_a_list_says_nothing_of_the_rest() {
 }
 
 #[test]
+fn messages_go_somewhere_unless_they_are_to_go_nowhere() {
+    let cases = [
+        ("com1", (true, false)),
+        ("vga", (false, true)),
+        ("com1,vga", (true, true)),
+        ("com1H, vga", (true, true)),
+        ("none", (false, false)),
+        ("com2", (true, true)),
+        ("", (true, true)),
+        ("com2,vga", (false, true)),
+        ("com12", (true, true)),
+    ];
+    for (list, (serial, screen)) in cases {
+        assert_eq!(Consoles::named(list), Consoles { serial, screen }, "{list}");
+    }
+    assert_eq!(
+        complaints("console=vga,com2"),
+        ["option 'console' has the bad value 'com2'; expected: a list of com1, vga or none"]
+    );
+}
+
+#[test]
 fn contradictions_are_reported() {
     assert_eq!(complaints("nosmp maxcpus=4"), ["options 'nosmp' and 'maxcpus' contradict each other: one CPU is used"]);
     for line in [

@@ -122,6 +122,37 @@ pub(super) fn is_scheduler(text: &str) -> bool {
     matches!(text, "bvt" | "credit" | "credit2" | "rtds" | "arinc653" | "null")
 }
 
+/// Where messages go: to the first serial port, to the screen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Consoles {
+    /// The first serial port.
+    pub serial: bool,
+    /// The screen.
+    pub screen: bool,
+}
+
+impl Consoles {
+    /// By `console=`. What there is not is left out. If nothing else is named they go everywhere: who asks for a console wants to see something.
+    pub fn named(list: &str) -> Self {
+        let mut found = None;
+        for one in list.split(',').filter_map(console) {
+            let Self { serial, screen } = found.unwrap_or_default();
+            found = Some(Self { serial: serial || one.serial, screen: screen || one.screen });
+        }
+        found.unwrap_or(Self { serial: true, screen: true })
+    }
+}
+
+/// One of them; `None`: there is no such. A letter behind the port shares it, for which there is nothing to do.
+pub(super) fn console(name: &str) -> Option<Consoles> {
+    match name.trim() {
+        "com1" | "com1H" | "com1L" => Some(Consoles { serial: true, screen: false }),
+        "vga" => Some(Consoles { serial: false, screen: true }),
+        "none" => Some(Consoles::default()),
+        _ => None,
+    }
+}
+
 /// A serial port's settings, checked but not taken apart.
 pub(super) fn serial(text: &str) -> Option<String> {
     let mut fields = text.split(',');

@@ -4,27 +4,24 @@ use crate::boot::multiboot::Loaded;
 use crate::cpu::{screen, serial};
 use crate::mem::phys_to_virt;
 use crate::{console, info, warn};
-use hv_core::cmdline::words;
 pub use hv_core::cmdline::Options;
+use hv_core::cmdline::{words, Consoles};
 use x86::MachAddr;
 
 /// Reads what decides where messages go, before there is a heap: `console=` (the first serial port and the screen, unless it
-/// names others) and `com1=`. The screen's memory, if it is used.
+/// names others that there are) and `com1=`. The screen's memory, if it is used.
 pub fn start_console(loaded: &Loaded) -> Option<(u64, u64)> {
     let mut config = serial::Config::default();
-    let (mut has_serial, mut has_screen) = (true, true);
+    let mut consoles = Consoles { serial: true, screen: true };
     for (name, value) in words(loaded.command_line()) {
         match (name, value) {
             ("com1", Some(value)) => config = serial::Config::parse(value),
-            ("console", Some(list)) => {
-                has_serial = list.split(',').any(|c| c.starts_with("com1"));
-                has_screen = list.split(',').any(|c| c == "vga");
-            }
+            ("console", Some(list)) => consoles = Consoles::named(list),
             _ => {}
         }
     }
-    let is_missing = has_serial && !serial::init(config);
-    let screen = start_screen(loaded.screen.filter(|_| has_screen));
+    let is_missing = consoles.serial && !serial::init(config);
+    let screen = start_screen(loaded.screen.filter(|_| consoles.screen));
     if is_missing {
         info!("No serial port at {:#x}", config.port);
     }
