@@ -1,6 +1,7 @@
 //! Handles: what a domain has mapped of others, in chunks that have memory only while it is needed.
 
 use super::DomId;
+use crate::room::Room;
 use alloc::vec::Vec;
 
 /// Handles per unit of the toolstack's limit ("maptrack frames").
@@ -165,21 +166,47 @@ impl Maptrack {
 
     /// Does the next handle want more memory?
     pub fn is_full(&self) -> bool {
-        self.chunks.get(self.next_chunk()).is_none_or(|c| c.taken == 0)
+        self.chunks.get(self.next_chunk()).is_none_or(|c| c.slots.capacity() == 0)
     }
 
-    #[inline]
-    pub(super) fn allocate(&mut self) -> Option<u32> {
+    /// Takes memory for the next handle, if that wants more, and `room` lets it. `false`: it does not, or there is none.
+    #[cold]
+    pub fn make_room(&mut self, room: Room) -> bool {
         let at = self.next_chunk();
-        let first = u32::try_from(at).ok()?.checked_mul(CHUNK).filter(|first| *first < self.max)?;
+        // There is no such handle: whoever asks for it is told so.
+        if !self.is_full() || self.first_handle(at).is_none() {
+            return true;
+        }
+        let list = if at == self.chunks.capacity() { at.max(FIRST_CHUNKS) * 2 * size_of::<Chunk>() } else { 0 };
+        room(list + CHUNK as usize * size_of::<Slot>(), &mut || {
+            self.make_chunk(at).is_some_and(|chunk| chunk.slots.try_reserve_exact(CHUNK as usize).is_ok())
+        })
+    }
+
+    /// The first handle of this chunk, if the limit allows it.
+    #[inline]
+    fn first_handle(&self, chunk: usize) -> Option<u32> {
+        u32::try_from(chunk).ok()?.checked_mul(CHUNK).filter(|first| *first < self.max)
+    }
+
+    /// This chunk, which is there or is the next.
+    #[inline]
+    fn make_chunk(&mut self, at: usize) -> Option<&mut Chunk> {
         if at == self.chunks.len() {
             if at == self.chunks.capacity() {
                 self.chunks.try_reserve(FIRST_CHUNKS).ok()?;
             }
             self.chunks.push(Chunk::EMPTY);
         }
+        self.chunks.get_mut(at)
+    }
+
+    #[inline]
+    pub(super) fn allocate(&mut self) -> Option<u32> {
+        let at = self.next_chunk();
+        let first = self.first_handle(at)?;
         self.room_from = at;
-        Some(first + self.chunks[at].allocate()?)
+        Some(first + self.make_chunk(at)?.allocate()?)
     }
 
     fn slot_mut(&mut self, handle: u32) -> Option<&mut Slot> {
@@ -215,7 +242,8 @@ impl Maptrack {
             chunk.free(handle % CHUNK);
             self.room_from = self.room_from.min(self::chunk(handle));
         }
-        while self.chunks.last().is_some_and(|c| c.taken == 0) {
+        // One that was given room for a handle that is about to be made stays.
+        while self.chunks.last().is_some_and(|c| c.taken == 0 && c.slots.capacity() == 0) {
             self.chunks.pop();
         }
         if self.chunks.is_empty() {

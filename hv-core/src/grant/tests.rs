@@ -1,7 +1,7 @@
 use super::oracle::{grant, in_use_flags, Frames};
 use super::*;
 use crate::evtchn::oracle::TestPage;
-use crate::room::boundless;
+use crate::room::{boundless, Room};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use proptest::prelude::*;
@@ -129,6 +129,29 @@ fn handles_want_memory_only_when_none_is_free() {
     assert!(!m.is_full());
     assert_eq!(map(&mut m, &mut t, &f, 2, 3, HOST).unwrap().0, handles[0]);
     assert!(m.is_full());
+}
+
+#[test]
+fn handles_take_their_memory_while_nobody_else_counts_on_it() {
+    let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
+    grant(&t, 3, GTF_PERMIT_ACCESS, 2, 105);
+    let full: Room = |bytes, _take| {
+        assert!(bytes >= 128 * size_of::<u64>(), "{bytes}");
+        false
+    };
+    assert!(!m.make_room(full) && m.is_full());
+    assert_eq!(m.sizes(), (0, 0));
+    assert!(m.make_room(boundless) && !m.is_full());
+    assert!(m.make_room(full), "it is there");
+    assert_eq!(m.sizes(), (0, 128));
+    let handles: Vec<u32> = (0..128).map(|_| map(&mut m, &mut t, &f, 2, 3, HOST).unwrap().0).collect();
+    assert!(handles.iter().copied().eq(0..128) && m.is_full());
+    assert!(m.make_room(boundless));
+    for handle in 128..256 {
+        assert_eq!(map(&mut m, &mut t, &f, 2, 3, HOST).unwrap().0, handle);
+    }
+    assert!(m.make_room(full), "there are no more handles, whatever memory there is");
+    assert_eq!(map(&mut m, &mut t, &f, 2, 3, HOST), Err(GntStatus::NoDeviceSpace));
 }
 
 #[test]

@@ -110,7 +110,8 @@ pub fn map(
 ) -> Result<(u32, Mfn), GntStatus> {
     let mm = mapper.mm.lock();
     // Under the lock, so nobody else takes handles of this domain's meanwhile.
-    if mapper.grants.track().is_full() && !frames::may_grow_tables() {
+    let is_full = mapper.grants.track().is_full();
+    if is_full && !mapper.grants.track().make_room(frames::grow_tables) {
         return Err(GntStatus::NoSpace);
     }
     // What devices may do because of the grant is counted, and the count ends with the handle: it must have begun.

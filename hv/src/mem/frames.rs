@@ -154,13 +154,8 @@ pub fn has_headroom() -> bool {
     })
 }
 
-/// May tables that a guest makes longer as it likes (its grants, what it has mapped) take more memory? They can be as large
-/// as the reserve and more, and shall leave something to [`has_headroom`]'s askers.
-pub fn may_grow_tables() -> bool {
-    free_count() >= 2 * HEADROOM
-}
-
-/// The same for so many bytes, which `take` takes at once: see [`hv_core::room`]. Its lock is taken after all but the heap's and the
+/// May tables that a guest makes longer as it likes (its grants, what it has mapped) take so many bytes more, which `take` takes at once? They can be
+/// as large as the reserve and more, and shall leave something to [`has_headroom`]'s askers: see [`hv_core::room`]. Its lock is taken after all but the heap's and the
 /// allocator's.
 pub fn grow_tables(bytes: usize, take: &mut dyn FnMut() -> bool) -> bool {
     static GROWING: Mutex<()> = Mutex::new(());
