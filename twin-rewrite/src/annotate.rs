@@ -104,7 +104,7 @@ pub fn labels(items: &[Item], mode: Mode, mask_bits: u32) -> Result<BTreeMap<u64
                 flow_to(&mut known, &mut work, t, on_jump, mode).map_err(place)?;
             }
             if falls(i) {
-                after_compare(&mut now, items, k);
+                after_compare(&mut now, items, k, mode);
                 k += 1;
                 if k >= items.len() {
                     return Err("the code runs over its end".into());
@@ -159,9 +159,10 @@ fn local_target(i: &Instruction) -> Option<u64> {
     (jumps && i.op0_kind() == OpKind::NearBranch64).then(|| i.near_branch64())
 }
 
-/// The way not taken of `cmp r, 4095; ja` knows that r is an offset in a page.
-fn after_compare(now: &mut Known, items: &[Item], k: usize) {
-    if items[k].instruction.mnemonic() != Mnemonic::Ja || k == 0 {
+/// The way not taken of `cmp r, 4095; ja` knows in stlb mode that r is an offset in a page. In mirror mode a branch says nothing of
+/// values.
+fn after_compare(now: &mut Known, items: &[Item], k: usize, mode: Mode) {
+    if mode == Mode::Mirror || items[k].instruction.mnemonic() != Mnemonic::Ja || k == 0 {
         return;
     }
     let c = &items[k - 1].instruction;

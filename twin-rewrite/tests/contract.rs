@@ -1,5 +1,6 @@
 //! Small functions, written as bytes: what becomes of them, and that the verifier accepts it in every mode.
 
+use twin_abi::kind::Kind;
 use twin_abi::Image;
 use twin_rewrite::module::{bound_functions, Function, Module, Section};
 use twin_rewrite::options::{Mode, Options, Reuse};
@@ -239,6 +240,21 @@ fn a_string_of_unknown_length_is_done_in_pieces() {
     assert_eq!(compares(&mirrored(&short).0, &page_of_bytes), 0);
     assert_eq!(compares(&mirrored(&long).0, &page_of_bytes), 1);
     accepted(&[("f", &short), ("g", &long)]);
+}
+
+/// In mirror mode a branch makes no kind, so a label behind it declares none.
+#[test]
+fn what_a_branch_bounds_is_declared_in_stlb_mode_only() {
+    // cmp rdi,4095; ja out; back: dec esi; jnz back; out: mov eax,edi; ret
+    let code = [0x48, 0x81, 0xff, 0xff, 0x0f, 0, 0, 0x77, 4, 0xff, 0xce, 0x75, 0xfc, 0x89, 0xf8, 0xc3];
+    accepted(&[("f", &code)]);
+    let declared = |mode| {
+        let out = rewrite(&module(&[("f", &code)]), &Options::new(mode)).unwrap();
+        let image = Image::parse(&out.image).unwrap();
+        let states: Vec<_> = image.states().iter().map(|s| s.kind(7)).collect();
+        states.contains(&Some(Kind::PageOffset))
+    };
+    assert_eq!((declared(Mode::Mirror), declared(Mode::Stlb)), (false, true));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::operand::{self, Access, Place, Word};
 use crate::step::{Fault, Next};
 use crate::sweep::Context;
 use crate::tables::label_state;
-use crate::value::{State, Value};
+use crate::value::{State, Value, RCX};
 use crate::Rule;
 
 /// Checks an instruction that diverts control.
@@ -40,7 +40,7 @@ pub fn flow(
         _ => {
             let to = instruction.target().ok_or((Rule::C1, "jump of another form", 0))?;
             jump(context, instruction, state, to)?;
-            refine(instruction, state, compared);
+            refine(context, instruction, state, compared);
             Ok(Next::Goes)
         }
     }
@@ -174,18 +174,23 @@ fn indirect(
     Ok(())
 }
 
-/// After a comparison, what the way not taken knows (M2).
-fn refine(instruction: &Instruction, state: &mut State, compared: Option<(usize, u32)>) {
+/// After a comparison, what the way not taken knows. Stlb: the register's value (M2). Mirror: how long a repeated string
+/// instruction that comes next may be (M3), and nothing that an address is made of, since a processor that guesses the
+/// branch wrong goes this way with any value.
+fn refine(context: &Context<'_, '_>, instruction: &Instruction, state: &mut State, compared: Option<(usize, u32)>) {
     let Some((register, limit)) = compared else { return };
     let most = match instruction.op {
         Op::Jcc(ABOVE) => Some(limit),
         Op::Jcc(ABOVE_OR_EQUAL) => limit.checked_sub(1),
         _ => None,
     };
-    if let Some(most) = most {
-        if state.get(register).bound().is_none_or(|known| most < known) {
+    let Some(most) = most else { return };
+    match context.policy.mode {
+        Mode::Mirror => state.counted = Some(most).filter(|_| register == RCX),
+        Mode::Stlb if state.get(register).bound().is_none_or(|known| most < known) => {
             state.set(register, Value::AtMost(most));
         }
+        Mode::Stlb => {}
     }
 }
 

@@ -30,10 +30,11 @@ pub enum Next {
 pub fn step(context: &Context<'_, '_>, decoded: &Decoded, state: &mut State) -> Result<Next, Fault> {
     let instruction = &decoded.instruction;
     let compared = state.compared.take();
+    let counted = state.counted.take();
     match decoded.class {
         Class::Flow => return flow::flow(context, instruction, state, compared),
         Class::Stack => stack(context, instruction, state)?,
-        Class::String => string(context, instruction, state)?,
+        Class::String => string(context, instruction, state, counted)?,
         Class::Address => address(context, instruction, state)?,
         class => plain(context, class, instruction, state)?,
     }
@@ -375,8 +376,13 @@ fn save(state: &mut State, register: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// M3: string instructions.
-fn string(context: &Context<'_, '_>, instruction: &Instruction, state: &mut State) -> Result<(), Fault> {
+/// M3: string instructions. `counted` is what a branch directly before says of rcx.
+fn string(
+    context: &Context<'_, '_>,
+    instruction: &Instruction,
+    state: &mut State,
+    counted: Option<u32>,
+) -> Result<(), Fault> {
     let pointers: &[usize] = match instruction.op {
         Op::Movs | Op::Cmps => &[RDI, RSI],
         Op::Stos | Op::Scas => &[RDI],
@@ -392,7 +398,8 @@ fn string(context: &Context<'_, '_>, instruction: &Instruction, state: &mut Stat
         }
     }
     let most = STRING_BYTES / u32::from(instruction.size.max(1));
-    if instruction.repeat && state.get(RCX).bound().is_none_or(|max| max > most) {
+    let is_short = |max: Option<u32>| max.is_some_and(|max| max <= most);
+    if instruction.repeat && !is_short(state.get(RCX).bound()) && !is_short(counted) {
         return Err((Rule::M3, "string too long", number(RCX)));
     }
     for register in pointers {

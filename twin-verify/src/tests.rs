@@ -424,7 +424,7 @@ mod oracles {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::fuzzing::{self, Choices, Outcome, Tally};
+    use crate::fuzzing::{self, Choices, Guesses, Outcome, Tally};
 
     fn for_a_second(mut check: impl FnMut(&[u8])) -> u64 {
         let (end, mut seed) = (Instant::now() + Duration::from_secs(1), 0u64);
@@ -536,12 +536,29 @@ mod oracles {
             for mode in &example.modes {
                 let image = assemble(example, *mode);
                 let image = twin_abi::Image::parse(&image).expect("parses");
-                let escapes =
-                    (0..400).any(|seed| matches!(fuzzing::emulate_unasked(&image, seed, 3000), Outcome::Escaped(_)));
-                seen += usize::from(escapes);
+                seen += usize::from(escapes(&image, Guesses::Right));
             }
         }
         assert!(seen > 60, "{seen}");
         std::println!("{seen}");
+    }
+
+    fn escapes(image: &twin_abi::Image<'_>, guesses: Guesses) -> bool {
+        let escaped = |seed| matches!(fuzzing::emulate_unasked(image, guesses, seed, 3000), Outcome::Escaped(_));
+        (0..400).any(escaped)
+    }
+
+    /// What is refused only for what a processor does that guesses a branch wrong.
+    #[test]
+    fn the_emulator_sees_what_a_wrong_guess_reaches() {
+        let mut seen = 0;
+        for example in examples().iter().filter(|e| e.title.contains("that only a branch bounds")) {
+            let image = assemble(example, Mode::Mirror);
+            let image = twin_abi::Image::parse(&image).expect("parses");
+            assert!(!escapes(&image, Guesses::Right), "{}", example.title);
+            assert!(escapes(&image, Guesses::Wrong), "{}", example.title);
+            seen += 1;
+        }
+        assert_eq!(seen, 2);
     }
 }

@@ -86,6 +86,9 @@ pub struct State {
     pub charged: bool,
     /// The register and bound of a comparison in the instruction before.
     pub compared: Option<(usize, u32)>,
+    /// Mirror: the bound of rcx by a comparison and branch in the two instructions before. It is no [`Value`]: where the
+    /// processor guessed the branch wrong it does not hold.
+    pub counted: Option<u32>,
 }
 
 impl State {
@@ -95,7 +98,7 @@ impl State {
         for (n, value) in (0u8..).zip(regs.iter_mut()) {
             *value = Value::of_kind(declared.kind(n).unwrap_or(Kind::Any));
         }
-        Self { regs, frame: declared.frame, charged: false, compared: None }
+        Self { regs, frame: declared.frame, charged: false, compared: None, counted: None }
     }
 
     /// What is known of register `reg`.

@@ -11,7 +11,7 @@ use std::vec::Vec;
 use twin_abi::image::{Image, Label, Record, Section, LABEL_CHARGE};
 use twin_abi::kind::State;
 
-use super::{emulate_label, Choices, Escape, Outcome};
+use super::{emulate_guessing, emulate_label, Choices, Escape, Outcome};
 use crate::{sweep, verify, Policy, Refusal, Rule};
 
 /// Runs of each accepted image, and steps of each run.
@@ -145,7 +145,8 @@ fn run(bytes: &[u8], offset: Option<usize>, place: usize, choices: &mut Choices<
             (None, Some(label)) => *label,
             (None, None) => usize::try_from(choices.word() % labels.len().max(1) as u64).unwrap_or(0),
         };
-        if let Outcome::Escaped(escape) = emulate_label(&image, label, choices.word(), STEPS) {
+        let emulated = if n % 2 == 0 { emulate_label } else { emulate_guessing };
+        if let Outcome::Escaped(escape) = emulated(&image, label, choices.word(), STEPS) {
             return Err(escape);
         }
     }

@@ -7,6 +7,8 @@
 //! comes from the decoder's own tables, and the rules here are those of the page, seen from the outside: what is touched
 //! *is* inside, whatever anybody thought to know. What memory of the domain holds is chosen to do harm. Results of instructions
 //! that are not modelled are arbitrary, and so are flags that are not: that only makes the adversary stronger.
+//!
+//! In mirror mode all of that holds as well for a processor that guesses branches wrong ([`Guesses`], R22 of the page).
 
 use std::collections::BTreeMap;
 use std::vec;
@@ -61,6 +63,16 @@ pub enum Escape {
     Unlike { at: u64, register: usize, value: u64 },
 }
 
+/// How the processor guesses branches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guesses {
+    /// Always right.
+    Right,
+    /// At times wrong. It notices after some instructions, and the run ends there: what they did is undone, but whoever watches
+    /// caches knows what they accessed.
+    Wrong,
+}
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -101,7 +113,15 @@ struct Machine<'i, 'c> {
     frames: Vec<Frame>,
     dice: Choices<'c>,
     claims: Option<Claims>,
+    guesses: Guesses,
+    /// Instructions until the processor notices that it guessed wrong, if it did.
+    astray: Option<u32>,
 }
+
+/// Instructions that a processor runs before it notices that it guessed wrong.
+const ASTRAY: u32 = 50;
+/// Steps that a repeated string instruction comes to meanwhile.
+const ASTRAY_REPEATS: u64 = 4096;
 
 /// What the verifier takes for granted before each instruction, by code offset, of the functions that were run.
 #[derive(Default)]
@@ -159,10 +179,10 @@ pub fn emulate_function(image: &Image<'_>, entry: usize, seed: u64, steps: u32) 
 
 /// The same without asking what the verifier thought: only harm counts.
 #[must_use]
-pub fn emulate_unasked(image: &Image<'_>, seed: u64, steps: u32) -> Outcome {
+pub fn emulate_unasked(image: &Image<'_>, guesses: Guesses, seed: u64, steps: u32) -> Outcome {
     let Some(function) = image.functions().get(0) else { return Outcome::Returned };
-    let bytes = seed.to_le_bytes();
-    let mut m = Machine::new(image, Choices::new(&bytes));
+    let mut m = Machine::new(image, Choices::seeded(seed, 0));
+    m.guesses = guesses;
     m.claims = None;
     m.enter(&function, HOST);
     m.run(CODE + u64::from(function.start), steps)
@@ -171,11 +191,22 @@ pub fn emulate_unasked(image: &Image<'_>, seed: u64, steps: u32) -> Outcome {
 /// Runs the image from one of its labels, in a state that is any of those which the label declares.
 #[must_use]
 pub fn emulate_label(image: &Image<'_>, label: usize, seed: u64, steps: u32) -> Outcome {
+    from_label(image, label, Guesses::Right, seed, steps)
+}
+
+/// The same on a processor that guesses wrong, if the image is for mirror mode: stlb mode promises nothing there (R22).
+#[must_use]
+pub fn emulate_guessing(image: &Image<'_>, label: usize, seed: u64, steps: u32) -> Outcome {
+    let guesses = if image.mode == Mode::Mirror { Guesses::Wrong } else { Guesses::Right };
+    from_label(image, label, guesses, seed, steps)
+}
+
+fn from_label(image: &Image<'_>, label: usize, guesses: Guesses, seed: u64, steps: u32) -> Outcome {
     let Some(label) = image.labels().get(label) else { return Outcome::Returned };
     let Some(function) = image.function_at(label.offset) else { return Outcome::Returned };
     let Some(state) = image.states().get((label.state & !LABEL_CHARGE) as usize) else { return Outcome::Returned };
-    let bytes = seed.to_le_bytes();
-    let mut m = Machine::new(image, Choices::new(&bytes));
+    let mut m = Machine::new(image, Choices::seeded(seed, 0));
+    m.guesses = guesses;
     m.take_kinds(&state, 0xffff);
     m.enter(&function, HOST);
     let top = m.regs[4];
@@ -221,7 +252,9 @@ impl<'i, 'c> Machine<'i, 'c> {
         let (carry, zero, sign) = (None, None, None);
         let claims = Some(Claims::default());
         let frames = Vec::new();
-        let mut m = Self { image, regs, carry, zero, sign, stack, spill: [0; 64], budget: 100, frames, dice, claims };
+        let (spill, budget, guesses, astray) = ([0; 64], 100, Guesses::Right, None);
+        let mut m =
+            Self { image, regs, carry, zero, sign, stack, spill, budget, frames, dice, claims, guesses, astray };
         m.spill[usize_of(u64::from(ctx::MISS_RESULT) / 8)] = PAIRS;
         m.regs[4] = STACK + STACK_SIZE - 256;
         m
@@ -233,8 +266,14 @@ impl<'i, 'c> Machine<'i, 'c> {
         for _ in 0..steps {
             since = if self.budget == charged { since + 1 } else { 0 };
             charged = self.budget;
-            if self.image.flags & flags::COUNTED != 0 && (since > patience || charged < -1) {
-                return Outcome::Escaped(Escape::Endless);
+            let is_endless = since > patience || charged < -1;
+            match &mut self.astray {
+                Some(0) => return Outcome::Aborted,
+                Some(left) => *left -= 1,
+                None if is_endless && self.image.flags & flags::COUNTED != 0 => {
+                    return Outcome::Escaped(Escape::Endless);
+                }
+                None => {}
             }
             match self.step(&mut rip) {
                 Ok(()) => {}
@@ -497,7 +536,7 @@ impl<'i, 'c> Machine<'i, 'c> {
             Mnemonic::Push | Mnemonic::Pop => return self.push_pop(&i),
             Mnemonic::Call | Mnemonic::Jmp | Mnemonic::Ret => return self.transfer(&i, rip),
             _ if i.is_jcc_short_or_near() => {
-                if self.taken(&i) {
+                if self.taken(&i) != self.goes_astray() {
                     *rip = self.target(&i)?;
                 }
                 return Ok(());
@@ -672,6 +711,15 @@ impl<'i, 'c> Machine<'i, 'c> {
         known.unwrap_or(any)
     }
 
+    /// Whether the processor guesses wrong here.
+    fn goes_astray(&mut self) -> bool {
+        let wrong = self.guesses == Guesses::Wrong && self.dice.below(4) == 0;
+        if wrong {
+            self.astray.get_or_insert(ASTRAY);
+        }
+        wrong
+    }
+
     fn target(&self, i: &Instruction) -> Result<u64, Halt> {
         let to = i.near_branch64();
         let at = i.ip() - CODE;
@@ -685,7 +733,8 @@ impl<'i, 'c> Machine<'i, 'c> {
 
     fn string(&mut self, i: &Instruction, writes: bool) -> Result<(), Halt> {
         let repeats = i.has_rep_prefix() || i.has_repne_prefix();
-        let count = if repeats { self.regs[1] } else { 1 };
+        let most = if self.astray.is_some() { ASTRAY_REPEATS } else { u64::MAX };
+        let count = if repeats { self.regs[1].min(most) } else { 1 };
         let size = i.memory_size().size() as u64;
         let name = std::format!("{:?}", i.mnemonic());
         let (source, target) = (!name.starts_with("Stos") && !name.starts_with("Scas"), !name.starts_with("Lods"));

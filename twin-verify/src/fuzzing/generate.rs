@@ -422,7 +422,7 @@ fn look_up(draft: &mut Draft, choices: &mut Choices<'_>) {
     draft.memory(true, &[choices.of(&[0x8b, 0x89])], index, value, None, displacement(choices));
 }
 
-/// `cmp r, imm; jcc over; ...; over:`.
+/// `cmp r, imm; jcc over; ...; over:`, at times with an access at r behind the branch.
 fn compare_and_branch(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode, nested: u32) {
     let reg = choices.byte() & 15;
     draft.registers(true, &[0x81], 7, reg);
@@ -430,6 +430,9 @@ fn compare_and_branch(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode, 
     draft.code.extend([0x0f, 0x80 | choices.of(&[7, 3, 2, 4, 8])]);
     let hole = draft.code.len();
     draft.code.extend([0; 4]);
+    if choices.below(3) == 0 {
+        draft.memory(true, &[choices.of(&[0x8b, 0x89])], choices.byte() & 15, reg, None, displacement(choices));
+    }
     if nested < 2 {
         (0..=choices.below(4)).for_each(|_| propose(draft, choices, mode, nested + 1));
     }

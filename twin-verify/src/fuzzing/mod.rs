@@ -21,7 +21,9 @@ use std::vec::Vec;
 
 pub use compare::{decoders_agree, for_all_forms, matches_reference, Match};
 pub use corrupt::{corrupt, Corrupted, Failure, Sum};
-pub use emulate::{emulate, emulate_function, emulate_label, emulate_unasked, Escape, Outcome};
+pub use emulate::{
+    emulate, emulate_function, emulate_guessing, emulate_label, emulate_unasked, Escape, Guesses, Outcome,
+};
 pub use generate::{body_of, generate};
 
 use twin_abi::image::{flags, Function, Image, ImageBuilder, Import, Label, Mode};
@@ -100,9 +102,10 @@ pub fn judge(bytes: &[u8], runs: u32) -> bool {
             let image = Image::parse(bytes).expect("verified");
             let labels = image.labels().len();
             for seed in 0..runs {
-                let from_label =
-                    emulate_label(&image, seed as usize * 7 % labels.max(1), u64::from(seed) ^ 0x1abe1, 500);
-                for outcome in [emulate(&image, u64::from(seed) ^ 0x5eed, 2000), from_label] {
+                let label = seed as usize * 7 % labels.max(1);
+                let from_label = emulate_label(&image, label, u64::from(seed) ^ 0x1abe1, 500);
+                let guessing = emulate_guessing(&image, label, u64::from(seed) ^ 0x6e55, 500);
+                for outcome in [emulate(&image, u64::from(seed) ^ 0x5eed, 2000), from_label, guessing] {
                     if let Outcome::Escaped(escape) = outcome {
                         panic!("accepted image escapes: {escape:?} in {:02x?}", image.code());
                     }

@@ -251,8 +251,23 @@ pub const MUTANTS: &[Mutant] = &[
     ] },
     Mutant { name: "M3: unbounded strings in mirror mode", changes: &[
         (STEP,
-            r#"if instruction.repeat && state.get(RCX).bound()"#,
-            r#"if context.image.mode == Mode::Stlb && instruction.repeat && state.get(RCX).bound()"#),
+            r#"if instruction.repeat && !is_short"#,
+            r#"if context.image.mode == Mode::Stlb && instruction.repeat && !is_short"#),
+    ] },
+    Mutant { name: "M3: any register's bound counts", changes: &[
+        (FLOW,
+            r#"Some(most).filter(|_| register == RCX)"#,
+            r#"Some(most)"#),
+    ] },
+    Mutant { name: "M3: counts last", changes: &[
+        (STEP,
+            r#"let counted = state.counted.take();"#,
+            r#"let counted = state.counted;"#),
+    ] },
+    Mutant { name: "M2: branches make kinds in mirror mode", changes: &[
+        (FLOW,
+            r#"Mode::Mirror => state.counted = Some(most).filter(|_| register == RCX),"#,
+            r#"Mode::Mirror => state.set(register, Value::AtMost(most)),"#),
     ] },
     Mutant { name: "D2: breakpoints", changes: &[
         (OPCODES,
