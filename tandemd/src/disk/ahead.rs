@@ -1,6 +1,7 @@
 //! A disk's back end in the driver domain that waits to take the place. It is made before it is needed, in a slot of its own, so that it lacks
 //! nothing but the medium when that domain is the driver domain: its ring is there, and granted. What is left of a driver domain that has lost
-//! the place goes here, too. Neither is urgent, so one step is done at a look that nothing but time has asked for.
+//! the place goes here, too. A guest that waits for its disk comes first, so one step is done at a look that nothing but time has asked for; there is
+//! one a moment after whatever may be the occasion.
 
 use super::{medium, state, Device, DiskService, Disks, Far, Step, DISK_NO_BACK};
 use crate::service::name_of;
@@ -102,15 +103,22 @@ impl DiskService {
         Ok(None)
     }
 
-    /// Does for a disk that has its back end what is next to do for the one that may come.
-    pub(super) fn prepare(&mut self, device: Device, store: &mut impl Store, disks: &mut impl Disks) -> Result<()> {
-        let is_served = self.connected.get(&device).is_some_and(|disk| disk.back != DISK_NO_BACK);
-        let Some(driver) = self.driver(store)?.filter(|_| is_served) else { return Ok(()) };
+    /// Whether a path tells of the domain that waits, or of a back end there.
+    pub(super) fn is_ahead(&self, path: &str) -> bool {
+        path == waits_for(&self.name)
+            || self.expected.is_some_and(|domain| path == name_of(domain))
+            || self.ahead.values().any(|state| state == path)
+    }
+
+    /// Does for a disk that has its back end what is next to do for the one that may come. `true`: a back end was begun or granted its ring.
+    pub(super) fn prepare(&mut self, device: Device, store: &mut impl Store, disks: &mut impl Disks) -> Result<bool> {
+        let is_served = self.back_of(device).is_some();
+        let Some(driver) = self.driver(store)?.filter(|_| is_served) else { return Ok(false) };
         let waiting = self.waiting(store)?;
         self.expect(waiting, store)?;
         let followed = self.places_of(device, store)?.into_iter().find(|place| Some(place.driver) == waiting);
         self.follow_ahead(device, followed.map(|place| format!("{}/state", place.far)), store)?;
-        let mut is_begun = false;
+        let (mut is_begun, mut has_news) = (false, false);
         for place in self.places_of(device, store)? {
             if place.driver == driver {
                 continue;
@@ -139,15 +147,15 @@ impl DiskService {
                 (state::INITIALISING, state::INIT_WAIT) => Step::Grant,
                 _ => Step::ForgetFar,
             };
-            is_begun |= step == Step::Grant;
-            self.take(step, device, Some(place), None, store, disks)?;
+            let is_granted = step == Step::Grant;
+            is_begun |= is_granted;
+            has_news |= self.take(step, device, Some(place), None, store, disks)? && is_granted;
         }
         if let Some(waiting) = waiting.filter(|_| !is_begun) {
-            if !self.has_slot_to_spare(store)? {
-                return Ok(());
+            if self.has_slot_to_spare(store)? {
+                has_news |= self.take(Step::Introduce, device, None, Some(waiting), store, disks)?;
             }
-            self.take(Step::Introduce, device, None, Some(waiting), store, disks)?;
         }
-        Ok(())
+        Ok(has_news)
     }
 }

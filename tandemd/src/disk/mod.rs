@@ -34,6 +34,8 @@ const MAX_STEPS: usize = 12;
 /// So often is looked at a disk that waits for its back end, or is under way; and at all.
 const UNTIL_TRIED: Duration = Duration::from_millis(200);
 const UNTIL_NEXT: Duration = Duration::from_secs(2);
+/// So long after a disk has its back end, or after there is news of the domain that waits, one step is done of what is made ahead there.
+const UNTIL_PREPARED: Duration = Duration::from_millis(200);
 /// Who runs scripts in a driver domain is reminded so often.
 const UNTIL_REMINDED: Duration = Duration::from_secs(3);
 /// So long is waited until it is looked again whether a driver domain's place is taken.
@@ -192,6 +194,7 @@ impl DiskService {
         let (name, driver) = (self.driver.map(name_of), self.driver);
         // What is one disk's costs others nothing: who writes there may be any guest.
         let mut named = BTreeSet::new();
+        let mut may_prepare = own.iter().any(|event| self.is_ahead(&event.path));
         let (mut is_full, mut may_have_come) = (is_time || was_put_off, is_time || is_due || was_put_off);
         let mut may_have_lost = false;
         for event in own {
@@ -233,9 +236,14 @@ impl DiskService {
                 self.unsettled.insert(device);
                 continue;
             }
+            let back = self.back_of(device);
             let mut is_settled = self.settle(device, now, store, disks);
+            may_prepare |= self.back_of(device).is_some_and(|now| Some(now) != back);
             if is_time && is_settled.is_ok() {
-                is_settled = self.prepare(device, store, disks).and(is_settled);
+                match self.prepare(device, store, disks) {
+                    Ok(has_begun) => may_prepare |= has_begun,
+                    Err(error) => is_settled = Err(error),
+                }
             }
             if self.bear(device, is_settled) {
                 self.unsettled.remove(&device);
@@ -249,6 +257,9 @@ impl DiskService {
         if !is_full && self.driver != driver {
             // Another one came or went meanwhile, which is everybody's affair.
             self.next_look = now;
+        }
+        if may_prepare {
+            self.next_look = self.next_look.min(now + UNTIL_PREPARED);
         }
         if store.read(&self.of_domain("vm"))?.is_none() {
             return Ok(Fate::Gone);
@@ -648,6 +659,11 @@ impl DiskService {
     fn at(&self, slot: u32, driver: u16) -> Far {
         let far = format!("/local/domain/{driver}/backend/vbd/{}/{slot}", self.domain);
         Far { slot, driver, near: format!("{}/{slot}", self.slots_at()), far, is_current: true }
+    }
+
+    /// The driver domain whose back end a disk has.
+    fn back_of(&self, device: Device) -> Option<u16> {
+        self.connected.get(&device).map(|disk| disk.back).filter(|back| *back != DISK_NO_BACK)
     }
 
     /// Begins or ends to watch what tells of a domain: its name, and its devices, of which it may lose one.

@@ -37,6 +37,7 @@ fn what_happens_to_one_disk_costs_others_nothing() {
     bench.run();
     assert_eq!(bench.back(), Some(6));
     // Nobody has to look at all for what is under way.
+    bench.service.next_look = bench.now + UNTIL_NEXT;
     bench.now += UNTIL_TRIED;
     bench.world().asked.clear();
     bench.service.handle(&[], bench.now, &mut bench.world.clone(), &mut bench.world.clone()).unwrap();

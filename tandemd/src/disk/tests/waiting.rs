@@ -61,6 +61,41 @@ fn who_waits_to_take_the_place_has_a_back_end_that_lacks_nothing_but_the_medium(
 }
 
 #[test]
+fn who_waits_has_its_back_end_soon_after_the_disk_has_one_and_soon_after_it_came() {
+    let mut bench = Bench::new();
+    bench.world().create_driver(10);
+    bench.world().create_waiting(11);
+    let is_ready = |bench: &Bench| bench.world().get("/local/domain/3/device/vbd/1/state") == Some("3");
+    for _ in 0..60 {
+        bench.step();
+        if bench.back().is_some_and(|back| back != DISK_NO_BACK) {
+            break;
+        }
+    }
+    assert_eq!((bench.back(), is_ready(&bench)), (Some(10), false));
+    (0..4).for_each(|_| bench.step());
+    assert!(is_ready(&bench), "a death in the first seconds finds nothing prepared");
+    // The one that waits becomes another one.
+    bench.world().destroy_driver(11);
+    bench.world().disks.values_mut().for_each(|disk| disk.back = 10);
+    bench.world().create_waiting(13);
+    let event = Event { path: waits_for("disk"), token: bench.service.token() };
+    bench.service.handle(&[event], bench.now, &mut bench.world.clone(), &mut bench.world.clone()).unwrap();
+    (0..5).for_each(|_| bench.step());
+    assert!(is_ready(&bench));
+    let far = "/local/domain/13/backend/vbd/3/1/state";
+    assert_eq!(bench.world().get(far), Some("2"));
+    // When all is made, it is not looked oftener than before.
+    bench.run();
+    let looked = bench.now;
+    while bench.service.due().is_some_and(|due| due > bench.now) {
+        bench.now += Duration::from_millis(100);
+    }
+    bench.service.handle(&[], bench.now, &mut bench.world.clone(), &mut bench.world.clone()).unwrap();
+    assert!(bench.service.due().is_some_and(|due| due >= bench.now + UNTIL_NEXT), "{:?}", bench.now - looked);
+}
+
+#[test]
 fn while_the_place_changes_hands_nothing_is_done_and_nothing_is_forgotten() {
     let mut bench = Bench::new();
     bench.world().create_driver(10);
