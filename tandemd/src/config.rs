@@ -1,4 +1,4 @@
-//! What the operator says: `/etc/tandem/tandemd.toml`.
+//! What the operator says: the files `*.toml` in `/etc/tandem`, each with some of the services.
 //!
 //! ```toml
 //! [service.net]                # guests say vif = ['backend=net']
@@ -28,8 +28,10 @@ use xen_abi::channel_op::HOLD_MAX_MS;
 /// How long packets wait for a way out, if nothing else is said, in ms: most driver domains have come back by then.
 const HOLD_MS: u32 = 30_000;
 
-/// Where it is looked for, if nothing else is said.
-pub const PATH: &str = "/etc/tandem/tandemd.toml";
+/// Where it is looked for, if nothing else is said: a directory, whose files count as one.
+pub const PATH: &str = "/etc/tandem";
+/// How the names of those files end.
+const ENDING: &str = "toml";
 
 /// All that can be said.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -96,17 +98,36 @@ pub struct Service {
 }
 
 impl Config {
-    /// Reads a file, which has to be there. What else it names is not looked at: [`Self::troubles`].
+    /// Reads a file, or all of a directory, of which there has to be one. What else they name is not looked at: [`Self::troubles`].
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let config = Self::parse(&text).with_context(|| format!("{}", path.display()))?;
-        Ok(Self { path: path.into(), is_written: true, ..config })
+        let files = files_of(path)?;
+        ensure!(!files.is_empty(), "there is no file *.{ENDING} in {}", path.display());
+        let mut all = Self { service: BTreeMap::new(), path: path.into(), is_written: true, metrics: None };
+        let mut said_in: BTreeMap<String, &Path> = BTreeMap::new();
+        for file in &files {
+            let place = || file.display().to_string();
+            let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", place()))?;
+            let part: Self = toml::from_str(&text).with_context(place)?;
+            let sections = part.service.keys().map(|name| format!("service.{name}"));
+            for section in sections.chain(part.metrics.is_some().then(|| "metrics".into())) {
+                if let Some(first) = said_in.insert(section.clone(), file) {
+                    bail!("{}: `[{section}]` is in {} too: one of them has to go", place(), first.display());
+                }
+            }
+            all.service.extend(part.service);
+            all.metrics = all.metrics.or(part.metrics);
+        }
+        all.checked().with_context(|| path.display().to_string())
     }
 
     /// The same where the operator may have written none: then there is a service `net`, and no way out. Nobody who has named a file, or
     /// has had one, means that.
     pub fn read_or_usual(path: &Path) -> Result<Self> {
-        if std::fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        let is_none = match std::fs::metadata(path) {
+            Err(error) => error.kind() == ErrorKind::NotFound,
+            Ok(_) => files_of(path)?.is_empty(),
+        };
+        if is_none {
             let service = BTreeMap::from([("net".into(), Service::default())]);
             return Ok(Self { service, path: path.into(), is_written: false, metrics: None });
         }
@@ -122,9 +143,15 @@ impl Config {
         }
     }
 
-    /// From the file's text.
+    /// From a file's text.
+    #[cfg(test)]
     pub fn parse(text: &str) -> Result<Self> {
-        let mut config: Self = toml::from_str(text)?;
+        toml::from_str::<Self>(text)?.checked()
+    }
+
+    /// What does not fit together is an error.
+    fn checked(self) -> Result<Self> {
+        let mut config = self;
         for service in config.service.values_mut().filter(|service| service.kind == Kind::Disk) {
             let limit = service.supervise.as_mut().map(|settings| &mut settings.undrained_ms);
             limit.map(|limit| limit.get_or_insert(UNDRAINED_DISK_MS));
@@ -259,6 +286,22 @@ impl Service {
     }
 }
 
+/// The file, or those of a directory, in the order of their names; without what editors leave there.
+fn files_of(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.into()]);
+    }
+    let entries = std::fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let entries = entries.with_context(|| format!("cannot list {}", path.display()))?;
+    let is_one = |file: &PathBuf| {
+        let is_hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        file.extension().is_some_and(|ending| ending == ENDING) && !is_hidden
+    };
+    let mut files: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).filter(is_one).collect();
+    files.sort_unstable();
+    Ok(files)
+}
+
 /// Services whose driver domains claim a device that another one claims too, and words for that: nobody can say whose it is.
 fn claimed_twice(claims: &[(String, String)]) -> BTreeMap<String, String> {
     twice(claims, |device, first, second| {
@@ -362,6 +405,62 @@ mod tests {
         assert_eq!(config.read_again().unwrap(), config);
         std::fs::remove_file(&path).unwrap();
         assert!(config.read_again().is_err());
+    }
+
+    /// A directory of its own for a test, which goes with it.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(of: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("tandemd-{of}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            std::fs::write(self.0.join(name), text).unwrap();
+        }
+    }
+
+    impl std::ops::Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn files_of_a_directory_count_as_one() {
+        let directory = Directory::new("parts");
+        assert!(!Config::read_or_usual(&directory.0).unwrap().is_written);
+        let said = format!("{:#}", Config::read(&directory.0).unwrap_err());
+        assert!(said.contains("there is no file *.toml in"), "{said}");
+        directory.write("net.toml", "[service.net]\ndriver-domain = \"dd\"\n");
+        directory.write("disks.toml", "[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd-disk\"\n");
+        directory.write("metrics.toml", "[metrics]\naddress = \"127.0.0.1:9740\"\n");
+        for none in [".net.toml.swp", ".hidden.toml", "net.toml~", "README"] {
+            directory.write(none, "what is no configuration");
+        }
+        let config = Config::read_or_usual(&directory.0).unwrap();
+        assert_eq!(config.service.keys().collect::<Vec<_>>(), ["disk", "net"]);
+        assert!(config.is_written && config.metrics.is_some());
+        assert_eq!(config.read_again().unwrap(), config);
+    }
+
+    #[test]
+    fn files_that_contradict_each_other_are_refused() {
+        let directory = Directory::new("contradictions");
+        let said = || format!("{:#}", Config::read(&directory.0).unwrap_err());
+        directory.write("a.toml", "[service.net]\n");
+        directory.write("b.toml", "[service.net]\ndriver-domain = \"dd\"\n");
+        let twice = said();
+        assert!(twice.contains("b.toml: `[service.net]` is in ") && twice.contains("a.toml too"), "{twice}");
+        directory.write("b.toml", "[service.lab]\ndriver-domain = \"net\"\n");
+        assert!(said().contains("`net` is a service"), "{}", said());
+        directory.write("b.toml", "[service.lab]\ndriver_domain = \"dd\"\n");
+        assert!(said().contains("b.toml") && said().contains("driver_domain"), "{}", said());
+        // The last of them takes its services with it, but none are not what the operator means.
+        let _ = ["a.toml", "b.toml"].map(|name| std::fs::remove_file(directory.0.join(name)).unwrap());
+        assert!(said().contains("there is no file"), "{}", said());
     }
 
     #[test]

@@ -40,10 +40,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-usage: tandemd [--config FILE] [--check | --list | --wait]
+usage: tandemd [--config PATH] [--check | --list | --wait]
 Serves guests' network interfaces and disks that have one of its services as their back end (vif = ['backend=net']), and looks after
 driver domains. Without --check, --list and --wait it is the daemon. Its log is its standard error; twinctl asks it, and orders it about.
-  --config FILE   instead of /etc/tandem/tandemd.toml
+  --config PATH   a file, or a directory with files *.toml, instead of /etc/tandem
   --check         reads the configuration, says what is wrong with it, and ends; it says nothing if all is right
   --list          says which interfaces and disks are plugged in and what went through them, and ends
   --wait          waits, half a minute at most, until all services' domains are there, for whoever starts guests then, and ends";
