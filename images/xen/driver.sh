@@ -72,7 +72,9 @@ job_standby() {
 	ip link set eth0 name eth1 && ip link set eth1 master xenbr0 up
 	standby_modules xen-pcifront $([ $1 != virtio_net ] || echo virtio_pci) "$1" || return 1
 	mkfifo /tmp/links
-	ip -o monitor link > /tmp/links &
+	# By its path: busybox' shell takes its own `ip` otherwise, which knows no `monitor`.
+	/bin/ip -o monitor link > /tmp/links &
+	local tells=$!
 	# Open for writing, too: if nobody writes any more it is empty, and not at its end, at which nobody would wait.
 	exec 8<> /tmp/links
 	say "standby waits"
@@ -82,6 +84,7 @@ job_standby() {
 	until=$(($(uptime_s) + 15))
 	until_link link_is_up
 	if forwards; then xenstore-write data/link up; else xenstore-write data/link unknown; fi
+	kill -0 $tells || { say "standby FAIL nobody told of its link"; return 1; }
 	say "standby ok"
 }
 standby_modules() {

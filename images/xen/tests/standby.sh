@@ -34,6 +34,7 @@ check another-one-waits waits 1
 check in-its-name eval 'xl domid dd-standby'
 recovers a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
 check handed-over daemon_said 1 'recovered, panicked: .*handed over .*link .*first packet in'
+check it-was-told-of-its-link eval '! grep "standby FAIL" $logs/*'
 # What was done without xl is as xl would have left it.
 check xl-knows-whose-the-device-is eval "xl pci-list dd | grep '$nic'"
 check and-that-nobody-else-gets-it eval "! xl pci-assignable-list | grep '$nic'"
