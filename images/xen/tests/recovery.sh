@@ -16,10 +16,12 @@ check a-configuration-that-is-not-there-is-refused refused '/tmp/dd.cfg'
 mv /tmp/dd.kept /tmp/dd.cfg
 printf '[service.lab]\ndriver-domain = "dd"\n[service.lab.supervise]\nconfig = "/tmp/dd.cfg"\n' >> /etc/tandem/tandemd.toml
 check a-device-that-is-claimed-twice-is-refused refused "0000:${nic#0000:} is claimed twice"
-supervised 'crashes = 20' 'back-off-ms = 100'
+supervised 'crashes = 20' 'back-off-ms = 100' 'assign = true'
+check the-device-is-domain-0s-again xl pci-assignable-remove -r $nic
 check tandemd-starts-again daemon_starts || exit
 config u1 "$(plug 3)"
 check it-starts-the-driver-domain daemon_said 1 'it is the way out'
+check and-took-its-device-from-domain-0 daemon_said 1 "0000:${nic#0000:} is taken from domain 0" 1
 check a-guest-starts boot u1 || exit
 check address plugged_address u1 3
 check the-outside-answers outside_answers u1 30

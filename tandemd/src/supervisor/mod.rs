@@ -6,6 +6,7 @@
 //! to be done is decided in [`machine`], which is all that the tests need; [`shell`] looks and acts.
 
 mod answered;
+mod assign;
 mod boot;
 mod cause;
 mod health;

@@ -18,6 +18,9 @@ const OVERDUE_MS: u64 = 300_000;
 pub struct Settings {
     /// The driver domain's configuration, as `xl create` takes it.
     pub config: PathBuf,
+    /// Its devices are taken from domain 0 when it is to be started, and whenever one comes into the machine.
+    #[serde(default)]
+    pub assign: bool,
     /// Whether it is started again. If not, what is left of it is cleared away, and its service is parked.
     #[serde(default = "yes")]
     pub restart: bool,

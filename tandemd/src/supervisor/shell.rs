@@ -1,6 +1,7 @@
 //! The machine's looks and acts: xenstore, the hypervisor, the toolstack, PCI.
 
 use super::answered::Answered;
+use super::assign::Assigner;
 use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
 use super::passthrough::{self, Meeting, Sysfs};
@@ -123,6 +124,8 @@ pub struct Shell {
     answered: Answered,
     /// All devices are in the machine, as of so much time since its start.
     has_devices: (bool, Duration),
+    /// Takes them from domain 0.
+    assigner: Option<Assigner>,
     /// For which domain that was shut down it was asked whether all are being ended, when, and the answer.
     all_ended: Option<(Option<u16>, Duration, bool)>,
     beside: Option<Beside>,
@@ -177,6 +180,7 @@ impl Shell {
             switch: None,
             answered: Answered::default(),
             has_devices: (false, Duration::ZERO),
+            assigner: settings.assign.then(|| Assigner::new(service)),
             all_ended: None,
             beside: None,
         };
@@ -366,7 +370,10 @@ impl Shell {
         if !self.has_devices.0 || now >= self.has_devices.1 + DEVICES {
             self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
         }
-        let (has_devices, is_served) = (self.has_devices.0, self.served.is_some());
+        // While there is one, or one is at work, they may be with nobody for a moment.
+        let is_settled = domain.is_some() || !matches!(errand, Errand::None) || self.beside.is_some();
+        let has_devices = self.has_devices.0 && (is_settled || self.are_assigned(now));
+        let is_served = self.served.is_some();
         let was_shut_down = domain.as_ref().filter(|d| matches!(d.end, Some((reason::SHUTDOWN_POWEROFF, _))));
         let asked = was_shut_down.map(|d| d.id);
         let are_all_ended = (asked.is_some() || waits_for_all).then(|| self.are_all_ended(asked, now));
@@ -397,6 +404,11 @@ impl Shell {
             are_all_ended,
             errand,
         })
+    }
+
+    /// Whether the PCI back end has all devices, where this daemon sees to that.
+    fn are_assigned(&mut self, now: Duration) -> bool {
+        self.assigner.as_mut().is_none_or(|assigner| assigner.assign(&self.devices, now))
     }
 
     /// Whether all domains are being ended. Of one that was shut down that is asked once; who waits until it is over asks now and then.

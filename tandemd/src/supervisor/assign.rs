@@ -1,0 +1,239 @@
+//! Devices that are to be a driver domain's and have a driver in domain 0 still: they are made assignable, where the operator wants that.
+
+use super::settings::Claim;
+use super::toolstack::run_to_its_end;
+use anyhow::{Context, Result};
+use rustix::fs::OFlags;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The driver that keeps devices for other domains.
+const BACK_END: &str = "pciback";
+/// The module that has it.
+const MODULE: &str = "xen-pciback";
+/// What failed is tried again after so long.
+const UNTIL_AGAIN: Duration = Duration::from_secs(30);
+/// A driver that does not let go of its device is not waited for longer.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Makes devices assignable.
+pub struct Assigner {
+    service: String,
+    /// Where `sys` and `proc` are.
+    root: PathBuf,
+    /// After an attempt in vain, when the next one is.
+    next: Duration,
+}
+
+impl Assigner {
+    /// Of a service's driver domain.
+    pub fn new(service: &str) -> Self {
+        Self { service: service.into(), root: "/".into(), next: Duration::ZERO }
+    }
+
+    /// Takes from domain 0 what it has of these devices. `false`: not all are assignable. It may take seconds, so nobody should wait for something else.
+    pub fn assign(&mut self, devices: &[Claim], now: Duration) -> bool {
+        let root = self.root.clone();
+        let mut others = devices.iter().filter(|device| !is_assignable(&root, &device.name)).peekable();
+        if others.peek().is_none() {
+            return true;
+        }
+        if now < self.next {
+            return false;
+        }
+        for device in others {
+            let service = &self.service;
+            match make_assignable(&root, service, &device.name) {
+                Ok(()) => eprintln!("{service}: {} is taken from domain 0", device.name),
+                Err(error) => {
+                    eprintln!("{service}: {} cannot be taken from domain 0: {error:#}", device.name);
+                    self.next = now + UNTIL_AGAIN;
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Whether the PCI back end has it, for whomever.
+fn is_assignable(root: &Path, device: &str) -> bool {
+    let driver = std::fs::read_link(root.join(format!("sys/bus/pci/devices/{device}/driver")));
+    driver.is_ok_and(|driver| driver.file_name() == Some(OsStr::new(BACK_END)))
+}
+
+fn make_assignable(root: &Path, service: &str, device: &str) -> Result<()> {
+    if let Some(use_of) = in_use(root, device)? {
+        anyhow::bail!("{use_of}; domain 0 would lose it");
+    }
+    if !root.join("sys/bus/pci/drivers").join(BACK_END).exists() {
+        let status = Command::new("modprobe").arg(MODULE).status().with_context(|| format!("modprobe {MODULE}"))?;
+        anyhow::ensure!(status.success(), "there is no PCI back end: modprobe {MODULE} ended with {status}");
+    }
+    run_to_its_end(service, &["pci-assignable-add", device], LIMIT)?.map_err(anyhow::Error::msg)
+}
+
+/// Whether domain 0 works with a disk of this device's, and how: to take it away would be to pull it out.
+fn in_use(root: &Path, device: &str) -> Result<Option<String>> {
+    let mounts = std::fs::read_to_string(root.join("proc/self/mountinfo")).context("what is mounted is not known")?;
+    let swaps = std::fs::read_to_string(root.join("proc/swaps")).unwrap_or_default();
+    let class = root.join("sys/class/block");
+    let Ok(entries) = std::fs::read_dir(&class) else { return Ok(None) };
+    let links: Vec<(String, PathBuf)> = entries
+        .flatten()
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, std::fs::read_link(entry.path()).ok()?)))
+        .collect();
+    let is_below = |to: &Path, place: &str| to.iter().any(|part| part == place);
+    let own = || links.iter().filter(|(_, to)| is_below(to, device));
+    let heads: Vec<String> = own().filter_map(|(name, _)| head_of(name)).collect();
+    let others = links.iter().filter(|(_, to)| heads.iter().any(|head| is_below(to, head)));
+    for (name, _) in own().chain(others) {
+        let place = class.join(name);
+        let number = std::fs::read_to_string(place.join("dev")).unwrap_or_default();
+        if let Some(at) = mounts.lines().find_map(|line| mounted_at(line, number.trim(), name)) {
+            return Ok(Some(format!("its disk {name} is mounted at {at}")));
+        }
+        if swaps.lines().any(|line| line.split_whitespace().next() == Some(&format!("/dev/{name}"))) {
+            return Ok(Some(format!("its disk {name} is swapped to")));
+        }
+        if let Some(holder) = std::fs::read_dir(place.join("holders")).ok().and_then(|mut holders| holders.next()) {
+            return Ok(Some(format!("its disk {name} is used by {}", holder?.file_name().to_string_lossy())));
+        }
+        // Whoever else has it for itself alone, as a file system that is in no such list.
+        let opened =
+            File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(root.join("dev").join(name));
+        if opened.is_err_and(|error| error.kind() == ErrorKind::ResourceBusy) {
+            return Ok(Some(format!("its disk {name} is in use")));
+        }
+    }
+    Ok(None)
+}
+
+/// The disk of which this is one way (`nvme0c1n1`): that one is no device's.
+fn head_of(name: &str) -> Option<String> {
+    let (subsystem, rest) = name.strip_prefix("nvme")?.split_once('c')?;
+    let (_, namespace) = rest.split_once('n')?;
+    Some(format!("nvme{subsystem}n{namespace}"))
+}
+
+/// Where a line of mountinfo (proc(5)) says that a disk is mounted: by its number, or by its name, since some file systems have numbers of their own.
+fn mounted_at(line: &str, number: &str, name: &str) -> Option<String> {
+    let (mount, of) = line.split_once(" - ")?;
+    let mut mount = mount.split(' ').skip(2);
+    let (its, _root, at) = (mount.next()?, mount.next()?, mount.next()?);
+    let source = of.split(' ').nth(1)?;
+    (its == number || source == format!("/dev/{name}")).then(|| at.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const NVME: &str = "0000:00:03.0";
+
+    /// A machine with a disk controller, its disk, and a partition of that.
+    struct Machine(PathBuf);
+
+    impl Machine {
+        fn new(of: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("tandemd-assign-{of}-{}", std::process::id()));
+            let machine = Self(root);
+            for (name, number) in [("nvme0n1", "259:0"), ("nvme0n1p1", "259:1")] {
+                machine.write(&format!("sys/devices/pci0000:00/{NVME}/nvme/{name}/dev"), &format!("{number}\n"));
+                machine
+                    .link(&format!("sys/class/block/{name}"), &format!("../../devices/pci0000:00/{NVME}/nvme/{name}"));
+            }
+            machine.write("sys/devices/virtual/block/loop0/dev", "7:0\n");
+            machine.link("sys/class/block/loop0", "../../devices/virtual/block/loop0");
+            machine.write(
+                "proc/self/mountinfo",
+                "22 1 0:2 / / rw - rootfs rootfs rw\n40 22 7:0 / /mnt rw - ext4 /dev/loop0 rw\n",
+            );
+            machine.write("proc/swaps", "Filename Type Size Used Priority\n");
+            machine.is_driven_by("nvme");
+            machine
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+
+        fn link(&self, path: &str, to: &str) {
+            let path = self.0.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let _ = std::fs::remove_file(&path);
+            symlink(to, path).unwrap();
+        }
+
+        fn is_driven_by(&self, driver: &str) {
+            self.link(&format!("sys/bus/pci/devices/{NVME}/driver"), &format!("../../../bus/pci/drivers/{driver}"));
+        }
+
+        fn in_use(&self) -> Option<String> {
+            in_use(&self.0, NVME).unwrap()
+        }
+    }
+
+    impl Drop for Machine {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_disk_that_has_several_ways_is_found() {
+        assert_eq!(head_of("nvme0c1n2").as_deref(), Some("nvme0n2"));
+        assert_eq!([head_of("nvme0n1"), head_of("sdc1"), head_of("nvme0")], [None, None, None]);
+        let machine = Machine::new("ways");
+        machine.link("sys/class/block/nvme0c0n1", &format!("../../devices/pci0000:00/{NVME}/nvme/nvme0/nvme0c0n1"));
+        let head = "devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1";
+        machine.write(&format!("sys/{head}/nvme0n1p2/dev"), "259:2\n");
+        machine.link("sys/class/block/nvme0n1p2", &format!("../../{head}/nvme0n1p2"));
+        machine.write("proc/self/mountinfo", "41 22 259:2 / /var rw - ext4 /dev/nvme0n1p2 rw\n");
+        assert_eq!(machine.in_use().as_deref(), Some("its disk nvme0n1p2 is mounted at /var"));
+    }
+
+    #[test]
+    fn what_the_back_end_has_is_assignable() {
+        let machine = Machine::new("has");
+        assert!(!is_assignable(&machine.0, NVME));
+        machine.is_driven_by(BACK_END);
+        assert!(is_assignable(&machine.0, NVME) && !is_assignable(&machine.0, "0000:00:04.0"));
+        let claim = Claim { name: NVME.into(), said: NVME.into(), options: None };
+        let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("disk") };
+        assert!(assigner.assign(&[claim], Duration::ZERO));
+    }
+
+    #[test]
+    fn a_disk_that_domain_0_works_with_is_not_taken_from_it() {
+        let machine = Machine::new("use");
+        assert_eq!(machine.in_use(), None);
+        let claim = Claim { name: NVME.into(), said: NVME.into(), options: None };
+        let mounted = "41 22 259:1 / /home rw,relatime shared:1 - ext4 /dev/nvme0n1p1 rw\n";
+        machine.write("proc/self/mountinfo", mounted);
+        assert_eq!(machine.in_use().as_deref(), Some("its disk nvme0n1p1 is mounted at /home"));
+        let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("disk") };
+        assert!(!assigner.assign(std::slice::from_ref(&claim), Duration::from_secs(5)));
+        assert_eq!(assigner.next, Duration::from_secs(5) + UNTIL_AGAIN);
+        // It is not looked again before.
+        machine.write("proc/self/mountinfo", "");
+        assert!(!assigner.assign(std::slice::from_ref(&claim), Duration::from_secs(6)));
+        assert_eq!(assigner.next, Duration::from_secs(5) + UNTIL_AGAIN);
+        machine.write("proc/self/mountinfo", "42 22 0:31 /@ /srv rw - btrfs /dev/nvme0n1 rw\n");
+        assert_eq!(machine.in_use().as_deref(), Some("its disk nvme0n1 is mounted at /srv"));
+        machine.write("proc/self/mountinfo", "");
+        machine.write("proc/swaps", "Filename Type\n/dev/nvme0n1p1 partition 4 0 -2\n");
+        assert_eq!(machine.in_use().as_deref(), Some("its disk nvme0n1p1 is swapped to"));
+        machine.write("proc/swaps", "");
+        machine.write(&format!("sys/devices/pci0000:00/{NVME}/nvme/nvme0n1p1/holders/dm-0"), "");
+        assert_eq!(machine.in_use().as_deref(), Some("its disk nvme0n1p1 is used by dm-0"));
+    }
+}
