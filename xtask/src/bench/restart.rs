@@ -11,8 +11,9 @@ use crate::options::Options;
 use crate::run;
 use anyhow::{bail, ensure, Context, Result};
 use choice::{chosen, Boot, Cause, Driver, Way};
-use rows::{aims, arrivals, as_csv, as_text, Crash, Row};
+use rows::{aims, arrivals, as_csv, as_text, segments_csv, Crash, Row};
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use testbed::images::{self, Images};
 use testbed::machine::{field, Disk, Ending, Hypervisor, Machine, Outcome, IOMMU};
 use testbed::peer::{Peer, StreamCounts};
@@ -52,27 +53,53 @@ pub fn run(options: &Options) -> Result<bool> {
                 Err(error) => failures.push(error),
             }
         }
-        let (found, trouble) = step(&boot.to_string(), || crashes(boot, count, &hypervisor, &images))?;
-        rows.extend(found);
-        failures.extend(trouble);
+        match step(&boot.to_string(), || crashes(boot, count, &hypervisor, &images)) {
+            Ok((found, trouble)) => {
+                rows.extend(found);
+                failures.extend(trouble);
+            }
+            // Hours of other boots are behind it, or before it.
+            Err(error) => {
+                rows.extend(boot.causes.iter().map(|cause| Row::new(boot, *cause, &[])));
+                failures.push(error.context(boot.to_string()));
+            }
+        }
+        // What there is by now is kept, whatever becomes of the rest.
+        write(&rows)?;
     }
-    show(&rows, &bare, count)?;
-    for failure in &failures {
-        println!("FAIL: {failure:#}");
-    }
+    print!("\n{}", shown(&rows, &bare, &write(&rows)?, &failures, count));
     Ok(failures.is_empty() && rows.iter().all(|row| row.is_whole(count)))
 }
 
-fn show(rows: &[Row], bare: &BTreeMap<&'static str, Vec<u64>>, count: u64) -> Result<()> {
-    let csv = host::target("bench")?.join("restart.csv");
-    std::fs::write(&csv, as_csv(rows))?;
-    println!("\n{}", as_text(rows));
+/// Both files of figures; their names.
+fn write(rows: &[Row]) -> Result<Vec<String>> {
+    let dir = host::target("bench")?;
+    let files = [("restart.csv", as_csv(rows)), ("restart-segments.csv", segments_csv(rows))];
+    let write = |(name, text): (&str, String)| {
+        let path = dir.join(name);
+        std::fs::write(&path, text)?;
+        Ok(run::relative(&path))
+    };
+    files.into_iter().map(write).collect()
+}
+
+/// All that is said at the end. Its last line says how many aims are met.
+fn shown(
+    rows: &[Row],
+    bare: &BTreeMap<&'static str, Vec<u64>>,
+    written: &[String],
+    failures: &[anyhow::Error],
+    count: u64,
+) -> String {
+    let mut out = as_text(rows) + "\n";
     for (driver, times) in bare {
-        println!("{driver} on the bare machine, from its reset until it works: {times:?} ms");
+        let _ = writeln!(out, "{driver} on the bare machine, from its reset until it works: {times:?} ms");
     }
-    print!("{}", aims(rows, count));
-    println!("Written: {}", run::relative(&csv));
-    Ok(())
+    let _ = writeln!(out, "Written: {}", written.join(" "));
+    for failure in failures {
+        let _ = writeln!(out, "FAIL: {failure:#}");
+    }
+    out + &aims(rows, count)
 }
 
 /// How long the driver takes on the bare machine until its device works, in ms.
@@ -217,6 +244,21 @@ fn picture(boot: &Boot, outcome: &Outcome, crashes: &[Crash]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_line_says_how_many_aims_are_met_whatever_else_is_said() {
+        let boot = chosen(&["nvme", "turns", "panic"].map(String::from)).unwrap().remove(0);
+        let report = "panic outage=9 from=1 lost=0 wrong=0 errors=0 reinit=1 | panicked: noticed 4 ms";
+        let rows = [Row::new(&boot, Cause::Panic, &[Crash::parse(report, 5).unwrap()])];
+        let bare = BTreeMap::from([("nvme", vec![3, 4])]);
+        let (written, failures) = (["a.csv".into(), "b.csv".into()], [anyhow::anyhow!("the medium")]);
+        let text = shown(&rows, &bare, &written, &failures, 1);
+        let ends = "Written: a.csv b.csv\nFAIL: the medium\n6 of 6 aims met\n";
+        assert!(text.ends_with(ends), "{text}");
+        assert!(text.contains("nvme on the bare machine, from its reset until it works: [3, 4] ms\n"), "{text}");
+        assert!(shown(&rows, &bare, &written, &[], 1).ends_with("b.csv\n6 of 6 aims met\n"));
+        assert!(shown(&[], &bare, &written, &failures, 1).ends_with("FAIL: the medium\n0 of 0 aims met\n"));
+    }
 
     #[test]
     fn the_daemon_has_no_more_files_and_says_how_many() {

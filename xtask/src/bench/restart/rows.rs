@@ -121,7 +121,7 @@ impl Row {
     }
 
     /// In the order of [`HEADER`].
-    fn cells(&self) -> [String; 16] {
+    fn cells(&self) -> [String; 14] {
         [
             self.driver.device().into(),
             self.driver.name().into(),
@@ -137,9 +137,12 @@ impl Row {
             self.median(|c| c.reinit_ms).to_string(),
             self.median(Crash::beyond_ms).to_string(),
             self.most(Crash::beyond_ms).to_string(),
-            self.resent().map_or(String::new(), |resent| resent.to_string()),
-            self.lost_segments().map_or(String::new(), |lost| lost.to_string()),
         ]
+    }
+
+    /// Those that the guest's TCP has sent again, and of these the lost ones; nothing where that is not known.
+    fn segments(&self) -> [String; 2] {
+        [self.resent(), self.lost_segments()].map(|count| count.map_or(String::new(), |count| count.to_string()))
     }
 
     /// The longest that is to be beyond the device's own time, if there is such an aim: none is for a disk that nobody waits for.
@@ -170,11 +173,21 @@ impl Row {
 
 const HEADER: &str =
     "device,driver,mode,way,cause,count,lost_connections,wrong_bytes,io_errors,outage_ms_median,outage_ms_max,\
-                      reinit_ms_median,beyond_ms_median,beyond_ms_max,resent_segments,lost_segments";
+                      reinit_ms_median,beyond_ms_median,beyond_ms_max";
+/// Columns of [`HEADER`] that say which row it is.
+const NAMES: usize = 5;
 
 pub fn as_csv(rows: &[Row]) -> String {
     let lines = rows.iter().map(|row| row.cells().join(",") + "\n");
     std::iter::once(format!("{HEADER}\n")).chain(lines).collect()
+}
+
+/// Segments of TCP, in a file of their own.
+pub fn segments_csv(rows: &[Row]) -> String {
+    let line = |row: &Row| [&row.cells()[..NAMES], &row.segments()].concat().join(",") + "\n";
+    let names: Vec<&str> = HEADER.split(',').take(NAMES).collect();
+    let header = format!("{},resent_segments,lost_segments\n", names.join(","));
+    std::iter::once(header).chain(rows.iter().map(line)).collect()
 }
 
 /// For people, with how long nobody knew.
@@ -184,8 +197,9 @@ pub fn as_text(rows: &[Row]) -> String {
          device driver mode        way     cause     count  connections  bytes  I/O errors  median    most  median  median    most  median  most  resent  lost\n",
     );
     for row in rows {
-        let [device, driver, mode, way, cause, count, lost, wrong, errors, outage, worst, reinit, beyond, furthest, resent, lost_segments] =
+        let [device, driver, mode, way, cause, count, lost, wrong, errors, outage, worst, reinit, beyond, furthest] =
             row.cells();
+        let [resent, lost_segments] = row.segments();
         let dash = |figure: &String| if figure.is_empty() { "-".into() } else { figure.clone() };
         let noticed = |all: u64| if all == u64::MAX { "-".into() } else { all.to_string() };
         let known = row.crashes.iter().any(|c| c.noticed_ms.is_some());
@@ -309,9 +323,22 @@ mod tests {
         assert_eq!(
             header,
             "device,driver,mode,way,cause,count,lost_connections,wrong_bytes,io_errors,outage_ms_median,outage_ms_max,\
-             reinit_ms_median,beyond_ms_median,beyond_ms_max,resent_segments,lost_segments"
+             reinit_ms_median,beyond_ms_median,beyond_ms_max"
         );
-        assert_eq!(line, "net,e1000,vm,fresh,panic,3,0,0,0,4100,9000,2040,2060,6960,15,15\n");
+        assert_eq!(line, "net,e1000,vm,fresh,panic,3,0,0,0,4100,9000,2040,2060,6960\n");
+    }
+
+    #[test]
+    fn segments_are_in_a_file_of_their_own() {
+        let mut net = row(&["e1000", "vm", "fresh", "panic"], &[REPORT, REPORT]);
+        net.crashes[0].came_again(2);
+        let disk = row(&["nvme", "fresh", "panic"], &[&REPORT.replace("resent=5", "resent=")]);
+        assert_eq!(
+            segments_csv(&[net, disk]),
+            "device,driver,mode,way,cause,resent_segments,lost_segments\n\
+             net,e1000,vm,fresh,panic,10,8\n\
+             disk,nvme,vm,fresh,panic,,\n"
+        );
     }
 
     #[test]
