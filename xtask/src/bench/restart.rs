@@ -91,7 +91,7 @@ fn shown(
     failures: &[anyhow::Error],
     count: u64,
 ) -> String {
-    let mut out = as_text(rows) + "\n";
+    let mut out = as_text(rows, count) + "\n";
     for (driver, times) in bare {
         let _ = writeln!(out, "{driver} on the bare machine, from its reset until it works: {times:?} ms");
     }

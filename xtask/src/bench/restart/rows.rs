@@ -23,6 +23,8 @@ pub struct Crash {
     reinit_ms: u64,
     /// How long nobody knew of it, by the daemon.
     noticed_ms: Option<u64>,
+    /// What the daemon calls it.
+    ended: String,
 }
 
 /// A datagram or a block of a disk, or a block of a stream: what was wrong of it nobody has counted.
@@ -47,6 +49,7 @@ impl Crash {
             resent: number("resent"),
             lost_segments: number("resent"),
             reinit_ms: if is_twind { 0 } else { number("reinit")? },
+            ended: said.split_once(':').map_or("", |(ended, _)| ended).trim().into(),
             noticed_ms: said.split_once("noticed ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok()),
         })
     }
@@ -66,6 +69,30 @@ impl Crash {
     fn beyond_ms(&self) -> u64 {
         self.outage_ms.saturating_sub(self.reinit_ms)
     }
+}
+
+/// Who runs with interrupts off is noticed after so many ms at most: `wedged-ms` is less.
+const WEDGED_MS: u64 = 500;
+/// `undrained-ms`, if nothing is said, of interfaces and of disks.
+const UNDRAINED_MS: [u64; 2] = [10_000, 60_000];
+
+/// For how many ms at most nobody is to know of what the daemon calls so, where a limit of the configuration decides that, and guests have no answer meanwhile. With `overdue`
+/// they have some.
+fn limit_ms(ended: &str, is_of_disks: bool) -> Option<u64> {
+    match ended {
+        "wedged" => Some(WEDGED_MS),
+        "undrained" => Some(UNDRAINED_MS[usize::from(is_of_disks)]),
+        _ => None,
+    }
+}
+
+/// What is aimed at in a row, and what came of it.
+struct Aim {
+    what: &'static str,
+    /// Nothing if it is not known.
+    figure: Option<u64>,
+    is_met: bool,
+    aim: u64,
 }
 
 /// All deaths by one cause.
@@ -145,14 +172,26 @@ impl Row {
         [self.resent(), self.lost_segments()].map(|count| count.map_or(String::new(), |count| count.to_string()))
     }
 
-    /// The longest that is to be beyond the device's own time, if there is such an aim: none is for a disk that nobody waits for.
+    /// For so long, of the time beyond the device's own, a limit of the configuration let nobody know of it. Nothing where a twin is the way out: it may go on meanwhile, and
+    /// nothing where the outage is shorter, so that this was no part of it.
+    fn unknown_ms(&self, crash: &Crash) -> Option<u64> {
+        let limit = limit_ms(&crash.ended, self.driver.disk().is_some()).filter(|_| self.mode == Mode::Vm)?;
+        let noticed = crash.noticed_ms.filter(|noticed| *noticed <= crash.outage_ms)?;
+        Some(noticed.min(limit))
+    }
+
+    /// What is beyond the device's own time, without the time that a limit of the configuration takes: that has an aim of its own.
+    fn known_ms(&self, crash: &Crash) -> u64 {
+        crash.beyond_ms().saturating_sub(self.unknown_ms(crash).unwrap_or(0))
+    }
+
+    /// The longest that is to be beyond the device's own time, if there is such an aim. Of disks it is the same whatever the way is.
     fn beyond_aim_ms(&self) -> Option<u64> {
         match (self.driver.disk().is_some(), self.way) {
+            (_, Way::Kept) => None,
+            (true, _) => Some(30),
             (false, Way::Standby | Way::Snapshot | Way::Turns) => Some(27),
             (false, Way::Fresh) => Some(3000),
-            (_, Way::Kept) => None,
-            (true, Way::Standby | Way::Turns) => Some(30),
-            (true, Way::Fresh | Way::Snapshot) => None,
         }
     }
 
@@ -165,9 +204,43 @@ impl Row {
     fn notice_aim_ms(&self) -> Option<u64> {
         match self.cause {
             Cause::Panic => Some(5),
-            Cause::Wedged => Some(500),
+            Cause::Wedged => Some(WEDGED_MS),
             _ => None,
         }
+    }
+
+    /// Each row has those that nothing is lost and that all deaths came to their end. What did not happen meets none.
+    fn aims(&self, wanted: u64) -> Vec<Aim> {
+        let count = self.crashes.len() as u64;
+        let most = |what, figure, aim| Aim { what, figure: Some(figure), is_met: figure <= aim && count > 0, aim };
+        let mut all = vec![
+            Aim { what: "came back", figure: Some(count), is_met: count == wanted, aim: wanted },
+            most("lost connections", self.lost(), 0),
+            most("wrong bytes", self.wrong(), 0),
+            most("I/O errors", self.errors(), 0),
+        ];
+        if let Some(aim) = self.beyond_aim_ms() {
+            let is_limited = self.crashes.iter().any(|crash| self.unknown_ms(crash).is_some());
+            let what = match is_limited {
+                true => "ms beyond the device's own, after it was noticed",
+                false => "ms beyond the device's own",
+            };
+            all.push(most(what, self.most(|crash| self.known_ms(crash)), aim));
+        }
+        if let Some(aim) = self.outage_aim_ms() {
+            all.push(most("ms without an answer", self.most(|c| c.outage_ms), aim));
+        }
+        if self.cause == Cause::Planned && self.driver.disk().is_none() {
+            let lost = self.lost_segments();
+            all.push(Aim { what: "segments lost", figure: lost, is_met: lost == Some(0) && count > 0, aim: 0 });
+        }
+        if let Some(aim) = self.notice_aim_ms() {
+            let known: Vec<u64> = self.crashes.iter().filter_map(|c| c.noticed_ms).collect();
+            let figure = known.iter().copied().max();
+            let is_met = known.len() == self.crashes.len() && figure.is_some_and(|figure| figure <= aim);
+            all.push(Aim { what: "ms until it was noticed", figure, is_met, aim });
+        }
+        all
     }
 }
 
@@ -190,39 +263,47 @@ pub fn segments_csv(rows: &[Row]) -> String {
     std::iter::once(header).chain(rows.iter().map(line)).collect()
 }
 
-/// For people, with how long nobody knew.
-pub fn as_text(rows: &[Row]) -> String {
+/// For people, with how long nobody knew, and how many of each row's aims are met. `known` is what is beyond without the time that a limit of the configuration takes until it is
+/// noticed, where there is one.
+pub fn as_text(rows: &[Row], wanted: u64) -> String {
     let mut out = String::from(
-        "                                                         lost                        outage, ms     device  beyond, ms    noticed, ms      segments\n\
-         device driver mode        way     cause     count  connections  bytes  I/O errors  median    most  median  median    most  median  most  resent  lost\n",
+        "                                                         lost                        outage, ms     device  beyond, ms    noticed, ms   known, ms     segments      aims\n\
+         device driver mode        way     cause     count  connections  bytes  I/O errors  median    most  median  median    most  median  most  median  most  resent  lost   met\n",
     );
     for row in rows {
         let [device, driver, mode, way, cause, count, lost, wrong, errors, outage, worst, reinit, beyond, furthest] =
             row.cells();
         let [resent, lost_segments] = row.segments();
         let dash = |figure: &String| if figure.is_empty() { "-".into() } else { figure.clone() };
-        let noticed = |all: u64| if all == u64::MAX { "-".into() } else { all.to_string() };
-        let known = row.crashes.iter().any(|c| c.noticed_ms.is_some());
-        let figure = |c: &Crash| c.noticed_ms.unwrap_or(0);
-        let (median, most) = if known { (row.median(figure), row.most(figure)) } else { (u64::MAX, u64::MAX) };
+        let two = |figure: &dyn Fn(&Crash) -> u64, is_known: bool| match is_known {
+            true => [row.median(figure).to_string(), row.most(figure).to_string()],
+            false => ["-".into(), "-".into()],
+        };
+        let has = |figure: &dyn Fn(&Crash) -> Option<u64>| row.crashes.iter().any(|crash| figure(crash).is_some());
+        let [noticed, latest] = two(&|crash| crash.noticed_ms.unwrap_or(0), has(&|crash| crash.noticed_ms));
+        let [known, longest] = two(&|crash| row.known_ms(crash), has(&|crash| row.unknown_ms(crash)));
+        let aims = row.aims(wanted);
+        let met = aims.iter().filter(|aim| aim.is_met).count();
         let _ = writeln!(
             out,
-            "{device:6} {driver:6} {mode:11} {way:7} {cause:9} {count:>5}  {lost:>11}  {wrong:>5}  {errors:>10}  {outage:>6}  {worst:>6}  {reinit:>6}  {beyond:>6}  {furthest:>6}  {:>6}  {:>4}  {:>6}  {:>4}",
-            noticed(median),
-            noticed(most),
+            "{device:6} {driver:6} {mode:11} {way:7} {cause:9} {count:>5}  {lost:>11}  {wrong:>5}  {errors:>10}  {outage:>6}  {worst:>6}  {reinit:>6}  {beyond:>6}  {furthest:>6}  {noticed:>6}  {latest:>4}  {known:>6}  {longest:>4}  {:>6}  {:>4}  {met:>2}/{}",
             dash(&resent),
-            dash(&lost_segments)
+            dash(&lost_segments),
+            aims.len()
         );
     }
+    out.push_str(
+        "known: beyond, without the time until it was noticed, where a limit of the configuration decides that\n",
+    );
     out
 }
 
-/// Which aims are missed, and how many there are. Each row has those that nothing is lost and that all deaths came to their end.
+/// Which aims are missed, and how many there are.
 pub fn aims(rows: &[Row], wanted: u64) -> String {
     let mut out = String::new();
     let (mut met, mut all) = (0, 0);
     for row in rows {
-        let mut judge = |what: &str, figure: Option<u64>, is_met: bool, aim: u64| {
+        for Aim { what, figure, is_met, aim } in row.aims(wanted) {
             all += 1;
             met += u64::from(is_met);
             if !is_met {
@@ -230,31 +311,6 @@ pub fn aims(rows: &[Row], wanted: u64) -> String {
                 let figure = figure.map_or("not known".into(), |figure| figure.to_string());
                 let _ = writeln!(out, "missed: {driver} {mode} {way} {cause}, {what}: {figure}, aim {aim}");
             }
-        };
-        let count = row.crashes.len() as u64;
-        judge("came back", Some(count), count == wanted, wanted);
-        for (what, figure) in
-            [("lost connections", row.lost()), ("wrong bytes", row.wrong()), ("I/O errors", row.errors())]
-        {
-            judge(what, Some(figure), figure == 0 && count > 0, 0);
-        }
-        if let Some(aim) = row.beyond_aim_ms() {
-            let figure = row.most(Crash::beyond_ms);
-            judge("ms beyond the device's own", Some(figure), figure <= aim && count > 0, aim);
-        }
-        if let Some(aim) = row.outage_aim_ms() {
-            let figure = row.most(|c| c.outage_ms);
-            judge("ms without an answer", Some(figure), figure <= aim && count > 0, aim);
-        }
-        if row.cause == Cause::Planned && row.driver.disk().is_none() {
-            let lost = row.lost_segments();
-            judge("segments lost", lost, lost == Some(0) && count > 0, 0);
-        }
-        if let Some(aim) = row.notice_aim_ms() {
-            let all: Vec<u64> = row.crashes.iter().filter_map(|c| c.noticed_ms).collect();
-            let figure = all.iter().copied().max();
-            let is_met = all.len() == row.crashes.len() && figure.is_some_and(|figure| figure <= aim);
-            judge("ms until it was noticed", figure, is_met, aim);
         }
     }
     let _ = writeln!(out, "{met} of {all} aims met");
@@ -374,7 +430,7 @@ mod tests {
         );
         let disk =
             row(&["nvme", "standby", "planned"], &[&report.replace("resent=5", "resent=").replace("4100", "2050")]);
-        assert_eq!(aims(&[disk], 1), "5 of 5 aims met\n", "a disk has none");
+        assert_eq!(aims(&[disk], 1), "5 of 5 aims met\n", "a disk has no segments");
         let kept = row(&["e1000", "vm", "kept", "panic"], &[REPORT]);
         assert_eq!(
             aims(&[kept], 1),
@@ -382,9 +438,102 @@ mod tests {
         );
         let none = row(&["nvme", "destroyed"], &[]);
         assert!(!none.is_whole(1));
-        assert!(aims(&[none], 1).ends_with("0 of 4 aims met\n"), "what did not happen meets no aim");
+        assert!(aims(&[none], 1).ends_with("0 of 5 aims met\n"), "what did not happen meets no aim");
         let none = row(&["e1000", "vm", "fresh", "panic"], &[]);
         assert!(aims(&[none], 1).contains("until it was noticed: not known, aim 5\n"));
+    }
+
+    const WEDGED: &str =
+        "wedged outage=517 from=12000 lost=0 wrong=0 errors=0 resent= reinit=30 | wedged: noticed 465 ms, released 470 ms";
+
+    #[test]
+    fn what_a_limit_of_the_configuration_takes_until_it_is_noticed_has_an_aim_of_its_own() {
+        let beyond = |report: &str| row(&["nvme", "turns", "wedged"], &[report]);
+        assert_eq!(aims(&[beyond(WEDGED)], 1), "6 of 6 aims met\n", "517 - 30 - 465");
+        let slow = beyond(&WEDGED.replace("517", "526"));
+        assert_eq!(
+            aims(std::slice::from_ref(&slow), 1),
+            "missed: nvme vm turns wedged, ms beyond the device's own, after it was noticed: 31, aim 30\n5 of 6 aims met\n"
+        );
+        assert_eq!(slow.most(Crash::beyond_ms), 496, "what is in the file of figures is all of it");
+        let late = beyond(&WEDGED.replace("465", "510").replace("517", "560"));
+        assert_eq!(
+            aims(&[late], 1),
+            "missed: nvme vm turns wedged, ms until it was noticed: 510, aim 500\n5 of 6 aims met\n",
+            "and what is over the limit is not taken off: 560 - 30 - 500"
+        );
+        let later = beyond(&WEDGED.replace("465", "510").replace("517", "561"));
+        assert!(aims(&[later], 1).contains("after it was noticed: 31, aim 30\n"));
+        let apart = beyond(&WEDGED.replace("outage=517", "outage=464"));
+        assert!(
+            aims(&[apart], 1).contains("ms beyond the device's own: 434, aim 30\n"),
+            "it was no part of the outage"
+        );
+    }
+
+    #[test]
+    fn what_no_limit_decides_or_no_guest_has_waited_for_counts() {
+        let said = |words: &[&str], report: &str| aims(&[row(words, &[report])], 1);
+        let twin = said(&["e1000e", "twin-mirror", "turns", "wedged"], &WEDGED.replace("resent=", "resent=0"));
+        assert!(twin.starts_with("missed: e1000e twin-mirror turns wedged, ms beyond the device's own: 487, aim 27\n"));
+        for ended in ["panicked", "overdue", "dma-fault", "silent"] {
+            let report = WEDGED.replace("wedged:", &format!("{ended}:")).replace("wedged outage", "wild outage");
+            let said = said(&["nvme", "turns", "wild"], &report);
+            assert!(
+                said.starts_with("missed: nvme vm turns wild, ms beyond the device's own: 487, aim 30\n"),
+                "{said}"
+            );
+        }
+        let undrained =
+            "wild outage=60065 from=1 lost=0 wrong=0 errors=0 resent= reinit=30 | undrained: noticed 60012 ms";
+        assert!(said(&["nvme", "turns", "wild"], undrained).contains("after it was noticed: 35, aim 30\n"));
+        let undrained =
+            "wild outage=10037 from=1 lost=0 wrong=0 errors=0 resent=0 reinit=10 | undrained: noticed 10012 ms";
+        assert_eq!(said(&["e1000e", "vm", "turns", "wild"], undrained), "5 of 5 aims met\n");
+    }
+
+    #[test]
+    fn limits_are_the_daemons() {
+        let usual = include_str!("../../../../tandemd/tandemd.toml");
+        let of = |key: &str| -> u64 {
+            let rest = usual.split_once(&format!("\n#{key} = ")).unwrap().1;
+            rest.split(' ').next().unwrap().parse().unwrap()
+        };
+        assert!(of("wedged-ms") < WEDGED_MS);
+        assert_eq!(of("undrained-ms"), UNDRAINED_MS[0]);
+        assert!(
+            usual.contains("undrained-ms: so long it may answer nothing of what waits; a minute if nothing is said")
+        );
+    }
+
+    #[test]
+    fn each_way_of_a_disk_has_the_same_aim_and_kept_links_another() {
+        let aim = |words: &[&str]| row(words, &[]).beyond_aim_ms();
+        for way in ["fresh", "standby", "snapshot", "turns"] {
+            for disk in ["nvme", "ahci"] {
+                assert_eq!(aim(&[disk, way, "panic"]), Some(30), "{disk} {way}");
+            }
+            let net = if way == "fresh" { 3000 } else { 27 };
+            assert_eq!(aim(&["e1000e", "vm", way, "panic"]), Some(net), "{way}");
+        }
+        assert_eq!(aim(&["e1000e", "vm", "kept", "panic"]), None);
+        assert_eq!(row(&["e1000e", "vm", "kept", "panic"], &[]).outage_aim_ms(), Some(275));
+    }
+
+    #[test]
+    fn the_table_says_how_many_aims_of_each_row_are_met() {
+        let slow = row(&["nvme", "snapshot", "panic"], &[&REPORT.replace("resent=5", "resent=")]);
+        let text = as_text(&[row(&["nvme", "turns", "wedged"], &[WEDGED]), slow], 1);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[2][9..], ["517", "517", "30", "487", "487", "465", "465", "22", "22", "-", "-", "6/6"]);
+        assert_eq!(lines[3][9..], ["4100", "4100", "2040", "2060", "2060", "4", "4", "-", "-", "-", "-", "5/6"]);
+        assert_eq!(lines[1].len(), 22, "a word for each column: {:?}", lines[1]);
+        assert!(text
+            .lines()
+            .skip(1)
+            .take(3)
+            .map(str::len)
+            .all(|width| width.abs_diff(text.lines().next().unwrap().len()) < 3));
     }
 
     #[test]
