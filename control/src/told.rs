@@ -169,8 +169,34 @@ pub struct LookedAfter {
     /// Milliseconds in which guests had no way out, of all recoveries.
     #[serde(default)]
     pub outage_ms: u64,
+    /// Of the last one; nothing if there was none, a first start aside.
+    #[serde(default)]
+    pub last_outage_ms: Option<u64>,
     /// The last recoveries: cause, steps, and the milliseconds after which each was done.
     pub recoveries: Vec<String>,
+}
+
+impl LookedAfter {
+    /// Counts that are no causes.
+    const NO_CAUSES: [&str; 3] = [Self::RECOVERED, Self::WITHOUT_TWIN, Self::ROLLED_BACK];
+    /// How often it has become the way out, or got the disks.
+    pub const RECOVERED: &str = "recovered";
+    /// How often its twin has not come with it.
+    pub const WITHOUT_TWIN: &str = "without-twin";
+    /// How often it was rolled back.
+    pub const ROLLED_BACK: &str = "rolled-back";
+
+    /// Causes by which instances had to go, and how often.
+    pub fn ends(&self) -> impl Iterator<Item = (&str, u64)> {
+        let counts = self.counts.iter().map(|(what, count)| (what.as_str(), *count));
+        counts.filter(|(what, _)| !Self::NO_CAUSES.contains(what))
+    }
+
+    /// How often that happened.
+    #[must_use]
+    pub fn count(&self, what: &str) -> u64 {
+        self.counts.get(what).copied().unwrap_or(0)
+    }
 }
 
 /// How packets leave a switch. Counts are those since it is this way.

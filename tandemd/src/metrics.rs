@@ -170,10 +170,6 @@ pub fn text(services: &[Service]) -> String {
 
 /// What a driver domain that is looked after may be doing.
 const STATES: [&str; 6] = ["up", "starting", "going", "waiting", "off", "parked"];
-/// Among its counts, those that are no end of an instance.
-const RECOVERED: &str = "recovered";
-const WITHOUT_TWIN: &str = "without-twin";
-const ROLLED_BACK: &str = "rolled-back";
 
 /// Driver domains that are started again when they fail.
 fn looked_after(out: &mut String, services: &[Service]) {
@@ -188,17 +184,19 @@ fn looked_after(out: &mut String, services: &[Service]) {
     let help = "1 for what the driver domain does that is looked after.";
     family(out, "tandem_driver_domain_state", "gauge", help, &each(&state));
     let ends = |of: &Service, told: &LookedAfter| {
-        let ends =
-            told.counts.iter().filter(|(what, _)| ![RECOVERED, WITHOUT_TWIN, ROLLED_BACK].contains(&what.as_str()));
-        ends.map(|(cause, count)| (labels(&[("service", &of.name), ("cause", cause)]), *count)).collect()
+        told.ends().map(|(cause, count)| (labels(&[("service", &of.name), ("cause", cause)]), count)).collect()
     };
     family(out, "tandem_driver_domain_ends_total", "counter", "Instances that had to go, by cause.", &each(&ends));
     for (name, what, help) in [
-        ("recoveries", RECOVERED, "How often it has become the way out, or got the disks, at its first start too."),
-        ("rolled_back", ROLLED_BACK, "How often it was rolled back to what it was when it had booted."),
-        ("recoveries_without_twin", WITHOUT_TWIN, "How often its twin has not come with it."),
+        (
+            "recoveries",
+            LookedAfter::RECOVERED,
+            "How often it has become the way out, or got the disks, at its first start too.",
+        ),
+        ("rolled_back", LookedAfter::ROLLED_BACK, "How often it was rolled back to what it was when it had booted."),
+        ("recoveries_without_twin", LookedAfter::WITHOUT_TWIN, "How often its twin has not come with it."),
     ] {
-        let count = |of: &Service, told: &LookedAfter| vec![(service(of), told.counts.get(what).copied().unwrap_or(0))];
+        let count = |of: &Service, told: &LookedAfter| vec![(service(of), told.count(what))];
         family(out, &format!("tandem_driver_domain_{name}_total"), "counter", help, &each(&count));
     }
     let waits =

@@ -24,18 +24,10 @@ fn service_status(out: &mut String, service: &Service) {
         (None, Some(driver)) => writeln!(out, "{name}: no way out; {driver} is to be it"),
         (_, None) => writeln!(out, "{name}: no way out; the configuration names no driver domain"),
     };
-    if let Some(LookedAfter { state, why, counts, recoveries, standby, snapshot, image, upgrade, refused, .. }) =
-        &service.looked_after
-    {
-        let why = why.as_ref().map_or(String::new(), |why| format!(": {why}"));
+    if let Some(told) = &service.looked_after {
+        let LookedAfter { counts, recoveries, image, upgrade, refused, .. } = told;
         let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
-        let waits = if *standby == Some(true) { "; another one waits" } else { "" };
-        let noted = match snapshot {
-            Some(true) => "; it can be rolled back",
-            Some(false) if state == "up" => "; it cannot be rolled back",
-            _ => "",
-        };
-        let _ = writeln!(out, "  looked after: {state}{why}{waits}{noted}; {}", counts.join(", "));
+        let _ = writeln!(out, "  looked after: {}; {}", state(told), counts.join(", "));
         let lines = image.lines();
         if !lines.is_empty() {
             let _ = writeln!(out, "  upgraded to {}", lines.join(", "));
@@ -61,6 +53,19 @@ fn service_status(out: &mut String, service: &Service) {
     for disk in &service.disks {
         let _ = writeln!(out, "  {} disk {}: {}", disk.guest, disk.number, disk.state);
     }
+}
+
+/// What a driver domain does that is looked after, and what there is for its next failure.
+pub fn state(told: &LookedAfter) -> String {
+    let LookedAfter { state, why, standby, snapshot, .. } = told;
+    let why = why.as_ref().map_or(String::new(), |why| format!(": {why}"));
+    let waits = if *standby == Some(true) { "; another one waits" } else { "" };
+    let noted = match snapshot {
+        Some(true) => "; it can be rolled back",
+        Some(false) if state == "up" => "; it cannot be rolled back",
+        _ => "",
+    };
+    format!("{state}{why}{waits}{noted}")
 }
 
 fn twin_status(out: &mut String, twin: &Twin, indent: &str) {

@@ -1,6 +1,7 @@
 //! A screen of `top`: what happened between two looks.
 
-use control::told::{Counts, Disk, Service, Traffic, Twin};
+use crate::say;
+use control::told::{Counts, Disk, LookedAfter, Service, Traffic, Twin};
 use control::Told;
 
 /// The lines of a screen. `seconds` lie between both looks.
@@ -57,6 +58,7 @@ fn service_lines(old: &Service, new: &Service, seconds: f64) -> Vec<String> {
     };
     let driver = new.driver_domain.as_ref().map_or(String::new(), |name| format!(", by {name}"));
     let mut out = vec![format!("{}: {mode}{driver}", new.name)];
+    out.extend(new.looked_after.iter().flat_map(looked_after_lines));
     let ways = new.way_out.zip(new.way_out.map(|_| old.way_out.unwrap_or_default()));
     if let Some((way, before)) = ways {
         out.push(format!("  out  {}  {} wait", traffic(&before.sent, &way.sent, seconds), way.waiting));
@@ -90,6 +92,22 @@ fn service_lines(old: &Service, new: &Service, seconds: f64) -> Vec<String> {
         out.push(format!("  {:<16} writes   {writes}  {} wait", "", disk.waiting));
         out.push(format!("  {:<16} flushes and discards {others:.0}/s, errors {errors:.0}/s", ""));
     }
+    out
+}
+
+/// What it does, how often it went and came back, and for how long guests were without it. These are since it is looked after, not since the last look.
+fn looked_after_lines(told: &LookedAfter) -> Vec<String> {
+    let ended: u64 = told.ends().map(|(_, count)| count).sum();
+    let causes: Vec<String> = told.ends().map(|(cause, count)| format!("{cause} {count}")).collect();
+    let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
+    let recovered = told.count(LookedAfter::RECOVERED);
+    let last = told.last_outage_ms.map_or(String::new(), |last| format!("the last {last} ms, "));
+    let mut out = vec![
+        format!("  looked after: {}", say::state(told)),
+        format!("  restarts: {recovered} recovered, {ended} ended{causes}"),
+        format!("  outages: {last}all {} ms", told.outage_ms),
+    ];
+    out.extend(told.recoveries.last().map(|line| format!("  last {line}")));
     out
 }
 
@@ -196,6 +214,59 @@ mod tests {
                 "                   flushes and discards 3/s, errors 2/s",
             ]
         );
+    }
+
+    #[test]
+    fn restarts_and_outages_of_who_is_looked_after_are_shown() {
+        let told = LookedAfter {
+            state: "up".into(),
+            counts: [("wedged", 1), ("panicked", 2), ("recovered", 4), ("rolled-back", 3), ("without-twin", 1)]
+                .map(|(what, count)| (what.into(), count))
+                .into(),
+            standby: Some(true),
+            snapshot: Some(true),
+            outage_ms: 4100,
+            last_outage_ms: Some(670),
+            recoveries: vec![
+                "started: interface 9000 ms".into(),
+                "wedged: noticed 465 ms, first packet in 670 ms".into(),
+            ],
+            ..LookedAfter::default()
+        };
+        let of = |told: &LookedAfter| Service { looked_after: Some(told.clone()), ..service() };
+        let all = |told: &LookedAfter| Told::Tandemd { services: vec![of(told)] };
+        let shown = lines(&all(&told), &all(&told), 1.0);
+        assert_eq!(
+            shown[..6],
+            [
+                "net: twin-mirror, by dd",
+                "  looked after: up; another one waits; it can be rolled back",
+                "  restarts: 4 recovered, 3 ended (panicked 2, wedged 1)",
+                "  outages: the last 670 ms, all 4100 ms",
+                "  last wedged: noticed 465 ms, first packet in 670 ms",
+                "  out          0 packets/s      0.00 Mbit/s       0 lost/s  3 wait",
+            ]
+        );
+        let parked = LookedAfter { state: "parked".into(), why: Some("it failed 6 times".into()), ..told };
+        assert_eq!(
+            lines(&all(&parked), &all(&parked), 1.0)[1],
+            "  looked after: parked: it failed 6 times; another one waits; it can be rolled back"
+        );
+        let new = LookedAfter { state: "starting".into(), ..LookedAfter::default() };
+        assert_eq!(
+            lines(&all(&new), &all(&new), 1.0)[1..4],
+            ["  looked after: starting", "  restarts: 0 recovered, 0 ended", "  outages: all 0 ms"]
+        );
+        let disks = Service { name: "disk".into(), is_of_disks: true, ..of(&new) };
+        let told = Told::Tandemd { services: vec![disks] };
+        assert_eq!(lines(&told, &told, 1.0)[1], "  looked after: starting");
+    }
+
+    #[test]
+    fn who_is_not_looked_after_has_none_of_that() {
+        let told = Told::Tandemd { services: vec![service()] };
+        let shown = lines(&told, &told, 1.0).join("\n");
+        assert!(!shown.contains("restarts") && !shown.contains("outages"), "{shown}");
     }
 
     #[test]

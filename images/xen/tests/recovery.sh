@@ -33,6 +33,12 @@ recovers wedged 'taken no event' tell_dd job_wedge
 check no-access-was-stopped no_dma_stopped
 counts() { tandemd --list | tee /tmp/counts | grep -q 'destroyed 1, panicked 1, recovered 4, wedged 1'; }
 check nothing-else-was-noticed eval 'counts || { grep "^net: dd" /tmp/counts; false; }'
+# shown WORDS: a line of a screen of `twinctl top` has them
+shown() { grep -qE "$1" /tmp/screen || { cat /tmp/screen; return 1; }; }
+check a-screen eval 'twinctl top net --count 1 > /tmp/screen'
+check has-restarts-by-their-causes shown 'restarts: 4 recovered, 3 ended \(destroyed 1, panicked 1, wedged 1\)'
+check and-outages shown 'outages: the last [1-9][0-9]* ms, all [1-9][0-9]* ms'
+check and-the-last-recovery shown 'last wedged: noticed [0-9]+ ms, .*first packet in'
 
 # An operator's own orders.
 check the-operator-parks-it eval 'twinctl park net && gone dd 60'

@@ -409,6 +409,7 @@ fn told_of(record: &Record) -> LookedAfter {
         counts: record.counts.clone(),
         recoveries: record.last.clone(),
         outage_ms: record.outage,
+        last_outage_ms: record.last_outage,
         image: record.image.clone(),
         upgrades: record.upgrades,
         refused: Some(record.refused.clone()).filter(|why| !why.is_empty()),

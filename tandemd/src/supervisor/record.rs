@@ -71,6 +71,8 @@ pub struct Record {
     pub counts: BTreeMap<String, u64>,
     /// Milliseconds in which guests had no way out, of all recoveries.
     pub outage: u64,
+    /// Of the last one; nothing if there was none, a first start aside.
+    pub last_outage: Option<u64>,
     /// The last recoveries, as they were logged.
     pub last: Vec<String>,
     /// The recovery that is under way.
@@ -171,15 +173,19 @@ impl TimeLine {
 
     /// The same since they lost it last: until a packet came in, or a disk's request was answered. None was for a long time: until the
     /// interface was there, or the disks' back end. None of that came: until it was given up.
-    /// Before the first start there was nothing that could have ended.
     fn outage_of_this(&self) -> u64 {
-        if self.cause == STARTED && self.lost_again.is_none() {
+        if self.is_first_start() {
             return 0;
         }
         let each = [words::NET, words::DISK];
         let came = each.iter().find_map(|words| self.at(words.came));
         let until = came.or(each.iter().find_map(|words| self.at(words.up))).or(self.at(GIVEN_UP)).unwrap_or(0);
         until.saturating_sub(self.lost_again.unwrap_or(0))
+    }
+
+    /// Before it there was nothing that could have ended.
+    fn is_first_start(&self) -> bool {
+        self.cause == STARTED && self.lost_again.is_none()
     }
 
     /// When the step was done, in ms after the beginning, if it was.
@@ -218,8 +224,8 @@ impl Record {
             return Self { driver, ..self };
         }
         let is_called_off = self.upgrade.is_some();
-        let Self { boot, counts, outage, last, upgrades, .. } = self;
-        let mut record = Self { driver, boot, counts, outage, last, upgrades, ..Self::default() };
+        let Self { boot, counts, outage, last_outage, last, upgrades, .. } = self;
+        let mut record = Self { driver, boot, counts, outage, last_outage, last, upgrades, ..Self::default() };
         if is_called_off {
             record.end_upgrade("the service has another driver domain now");
         }
@@ -289,6 +295,9 @@ impl Record {
     pub fn finish(&mut self) -> Option<String> {
         let line = self.under_way.take()?;
         self.outage += line.outage();
+        if !line.is_first_start() {
+            self.last_outage = Some(line.outage());
+        }
         let said = line.describe();
         self.last.push(said.clone());
         let surplus = self.last.len().saturating_sub(KEPT);
@@ -451,11 +460,13 @@ mod tests {
             steps.iter().for_each(|(step, after)| line.mark(step, at(1000 + after)));
             record.under_way = Some(line);
             record.finish();
-            record.outage
+            (record.outage, record.last_outage)
         };
-        assert_eq!(finish(STARTED, &[("interface", 5000), ("first packet in", 6000)]), 0);
-        assert_eq!(finish("wedged", &[("interface", 500), ("first packet in", 600), ("card", 9000)]), 600);
-        assert_eq!(finish("panicked", &[("interface", 70), ("card", 9000)]), 670, "no packet came");
+        let start = [("interface", 5000), ("first packet in", 6000)];
+        assert_eq!(finish(STARTED, &start), (0, None), "nothing had ended");
+        assert_eq!(finish("wedged", &[("interface", 500), ("first packet in", 600), ("card", 9000)]), (600, Some(600)));
+        assert_eq!(finish("panicked", &[("interface", 70), ("card", 9000)]), (670, Some(70)), "no packet came");
+        assert_eq!(finish(STARTED, &start), (670, Some(70)), "it was off before");
     }
 
     #[test]

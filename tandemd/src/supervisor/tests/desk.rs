@@ -122,11 +122,13 @@ fn one_whose_record_cannot_be_read_is_parked_until_there_is_a_new_one() {
 
 #[test]
 fn what_was_counted_before_is_told_before_anything_was_looked_at() {
-    let mut record = Record { outage: 670, upgrades: 2, refused: "it panics".into(), ..Record::default() };
+    let mut record = Record { outage: 670, last_outage: Some(70), upgrades: 2, ..Record::default() };
+    record.refused = "it panics".into();
     record.count("panicked");
     record.last.push("panicked: interface 70 ms".into());
     let told = told_of(&record);
-    assert_eq!((told.counts["panicked"], told.outage_ms, told.upgrades), (1, 670, 2));
+    assert_eq!((told.counts["panicked"], told.upgrades), (1, 2));
+    assert_eq!((told.outage_ms, told.last_outage_ms), (670, Some(70)));
     assert_eq!((told.recoveries, told.refused.as_deref()), (record.last, Some("it panics")));
     assert_eq!((told.state.as_str(), told.standby), ("", None), "what is now nobody knows");
 }
