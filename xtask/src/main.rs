@@ -58,7 +58,7 @@ usage: ./tandem COMMAND [OPTIONS]
                        --operations N, --seed N and --vcpus N are for random-* and hostile-*; --iommu vtd|amd-vi
   fuzz [NAME]          fuzz targets, a minute each or --seconds N
   mutants [NAME]       each rule of the twin's verifier made wrong, one at a time: does a test notice?
-  size                 lines of code and unsafe blocks of the trusted part
+  size                 lines of code and unsafe blocks of the trusted part; lines of glue for stock drivers
   floors               which files of the hypervisor name higher floors, and which form circles
   iso                  a bootable ISO image with GRUB
   screens [NAME]       pictures of a machine's screen while it boots, and stock Xen's beside them: docs/screens

@@ -1,4 +1,6 @@
-//! `./tandem size`: how large the trusted part is, that is, all that cargo links into the image.
+//! `./tandem size`: how large the trusted part is, that is, all that cargo links into the image; and what had to be written for stock drivers to be used ([`glue`]).
+
+mod glue;
 
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -32,7 +34,9 @@ pub fn run() -> Result<()> {
     );
     let Linked { own, foreign } = linked()?;
     part("the image", own)?;
-    part("from crates.io, in it", foreign)
+    part("from crates.io, in it", foreign)?;
+    print!("{}", glue::table(&host::root())?);
+    Ok(())
 }
 
 /// The crates that cargo links into the image.
@@ -86,15 +90,11 @@ fn part(what: &str, crates: impl IntoIterator<Item = (String, PathBuf)>) -> Resu
     let mut all_files = 0;
     for (name, path) in crates {
         let mut files = Vec::new();
-        sources(&path, &mut files)?;
+        sources(&path, &["rs", "S"], &mut files)?;
         let mut lines = Lines::default();
         for file in &files {
-            let test_file = file.strip_prefix(&path)?.components().any(|c| {
-                let c = c.as_os_str().to_string_lossy();
-                c == "tests" || c == "tests.rs" || c.ends_with("_tests.rs") || c == "fuzzing" || c == "fake.rs"
-            });
             let counted = count(&std::fs::read_to_string(file)?);
-            lines.add(if test_file {
+            lines.add(if is_tests(file.strip_prefix(&path)?) {
                 Lines { tests: counted.code + counted.tests, ..Lines::default() }
             } else {
                 counted
@@ -109,6 +109,15 @@ fn part(what: &str, crates: impl IntoIterator<Item = (String, PathBuf)>) -> Resu
     Ok(())
 }
 
+/// Whether all of the file is for tests and fuzzing only.
+fn is_tests(path: &Path) -> bool {
+    path.components().any(|c| {
+        let c = c.as_os_str().to_string_lossy();
+        let names = ["tests", "tests.rs", "fuzzing", "fuzzing.rs", "oracle", "oracle.rs", "fake.rs", "fake_store.rs"];
+        names.contains(&&*c) || c.ends_with("_tests.rs")
+    })
+}
+
 fn row(name: &str, files: usize, l: Lines) {
     println!(
         "{name:<22} {files:>6} {:>8} {:>9} {:>7} {:>14} {:>17}",
@@ -116,15 +125,16 @@ fn row(name: &str, files: usize, l: Lines) {
     );
 }
 
-fn sources(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+/// Files below a folder whose names end so.
+fn sources(dir: &Path, ends: &[&str], found: &mut Vec<PathBuf>) -> Result<()> {
     let mut entries: Vec<_> = std::fs::read_dir(dir)?.flatten().map(|e| e.path()).collect();
     entries.sort();
     for path in entries {
         if path.is_dir() {
             if path.file_name().is_none_or(|n| n != "target") {
-                sources(&path, found)?;
+                sources(&path, ends, found)?;
             }
-        } else if path.extension().is_some_and(|e| e == "rs" || e == "S") {
+        } else if path.extension().is_some_and(|e| ends.iter().any(|end| e == *end)) {
             found.push(path);
         }
     }
