@@ -5,6 +5,7 @@
 //! The loads are images/src/traffic.c and blocks.c, in the order of images/init/load.sh. The other end of the wire is in
 //! virtual time (`peer::Wire`), and so is the disk, QEMU's null device behind nvme (bench/plugin/disk.c): figures repeat.
 
+pub mod bytes;
 mod report;
 
 use super::{systems, System};

@@ -4,7 +4,7 @@
 //! The loads and the machine are those of `bench net`. `./tandem bench twin-net mirror` measures only the way through the twin,
 //! `stlb` that through a twin of either mode, and `vm` only the two ways through a driver domain: with the switch and without it.
 
-use super::io::{channel_aims, loads, measure_all, per_component, per_event, Boot, Cost, Kind, Mode, Place};
+use super::io::{bytes, channel_aims, loads, measure_all, per_component, per_event, Boot, Cost, Kind, Mode, Place};
 use crate::options::Options;
 use crate::run;
 use anyhow::Result;
@@ -33,7 +33,7 @@ pub fn run(options: &Options) -> Result<bool> {
         measure_all(Kind::Net, &options, some)?
     };
     let costs: Vec<Cost> = costs.into_iter().filter(|cost| system(cost).is_some()).collect();
-    print!("\n{}\n{}\n", per_component(&costs), per_event(&costs));
+    print!("\n{}\n{}\n{}\n", per_component(&costs), bytes::as_text(&costs), per_event(&costs));
     print!("{}{}", channel_aims(&costs), aims(&costs));
     let csv = host::target("bench")?.join("twin-net.csv");
     std::fs::write(&csv, as_csv(&costs))?;
@@ -41,7 +41,10 @@ pub fn run(options: &Options) -> Result<bool> {
     std::fs::write(&events, events_as_csv(&costs))?;
     let functions = host::target("bench")?.join("twin-net-functions.csv");
     std::fs::write(&functions, functions_as_csv(&costs))?;
-    println!("Written: {}, {}, {}", run::relative(&csv), run::relative(&events), run::relative(&functions));
+    let by_byte = host::target("bench")?.join("twin-net-bytes.csv");
+    std::fs::write(&by_byte, bytes::as_csv(&costs))?;
+    let written = [&csv, &by_byte, &events, &functions].map(|path| run::relative(path));
+    println!("Written: {}", written.join(", "));
     for failure in &failures {
         println!("FAIL: {failure:#}");
     }

@@ -1,6 +1,6 @@
 //! What `bench net` and `disk` have measured: tables, CSV, pictures, and which aims are missed.
 
-use super::{Cost, Kind, Place};
+use super::{bytes, Cost, Kind, Place};
 use crate::bench::BASELINE;
 use crate::run;
 use anyhow::Result;
@@ -32,14 +32,16 @@ pub(super) fn report(kind: Kind, costs: &[Cost]) -> Result<()> {
         }
         println!("\n{}\n{}", total.text("tandem", BASELINE), own.text("tandem", BASELINE));
     }
-    print!("{}", per_component(costs));
+    print!("{}\n{}", per_component(costs), bytes::as_text(costs));
     print!("{}{}", channel_aims(costs), aims(costs));
     let dir = host::target("bench")?;
     let csv = dir.join(format!("{stem}.csv"));
     std::fs::write(&csv, as_csv(costs))?;
     let functions = dir.join(format!("{stem}-functions.csv"));
     std::fs::write(&functions, functions_as_csv(costs))?;
-    let mut written = vec![run::relative(&csv), run::relative(&functions)];
+    let by_byte = dir.join(format!("{stem}-bytes.csv"));
+    std::fs::write(&by_byte, bytes::as_csv(costs))?;
+    let mut written = vec![run::relative(&csv), run::relative(&by_byte), run::relative(&functions)];
     for (name, heading, loads) in pictures(kind) {
         let picture = dir.join(format!("{name}.svg"));
         let groups: Vec<Group> = loads.iter().map(|load| group(costs, load)).collect();
