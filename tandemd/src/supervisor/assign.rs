@@ -1,10 +1,10 @@
 //! Devices that are to be a driver domain's and have a driver in domain 0 still: they are made assignable, where the operator wants that.
 
+use super::passthrough::BACK_END;
 use super::settings::Claim;
 use super::toolstack::run_to_its_end;
 use anyhow::{Context, Result};
 use rustix::fs::OFlags;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The driver that keeps devices for other domains.
-const BACK_END: &str = "pciback";
-/// The module that has it.
+/// The module that has the PCI back end.
 const MODULE: &str = "xen-pciback";
 /// What failed is tried again after so long.
 const UNTIL_AGAIN: Duration = Duration::from_secs(30);
@@ -24,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Makes devices assignable.
 pub struct Assigner {
     service: String,
-    /// Where `sys` and `proc` are.
+    /// Where `sys`, `proc` and `dev` are.
     root: PathBuf,
     /// After an attempt in vain, when the next one is.
     next: Duration,
@@ -38,9 +36,8 @@ impl Assigner {
 
     /// Takes from domain 0 what it has of these devices. `false`: not all are assignable. It may take seconds, so nobody should wait for something else.
     pub fn assign(&mut self, devices: &[Claim], now: Duration) -> bool {
-        let root = self.root.clone();
-        let mut others = devices.iter().filter(|device| !is_assignable(&root, &device.name)).peekable();
-        if others.peek().is_none() {
+        let others: Vec<&Claim> = devices.iter().filter(|device| !is_assignable(&self.root, &device.name)).collect();
+        if others.is_empty() {
             return true;
         }
         if now < self.next {
@@ -48,7 +45,7 @@ impl Assigner {
         }
         for device in others {
             let service = &self.service;
-            match make_assignable(&root, service, &device.name) {
+            match make_assignable(&self.root, service, &device.name) {
                 Ok(()) => eprintln!("{service}: {} is taken from domain 0", device.name),
                 Err(error) => {
                     eprintln!("{service}: {} cannot be taken from domain 0: {error:#}", device.name);
@@ -64,14 +61,14 @@ impl Assigner {
 /// Whether the PCI back end has it, for whomever.
 fn is_assignable(root: &Path, device: &str) -> bool {
     let driver = std::fs::read_link(root.join(format!("sys/bus/pci/devices/{device}/driver")));
-    driver.is_ok_and(|driver| driver.file_name() == Some(OsStr::new(BACK_END)))
+    driver.is_ok_and(|driver| driver.file_name() == Path::new(BACK_END).file_name())
 }
 
 fn make_assignable(root: &Path, service: &str, device: &str) -> Result<()> {
     if let Some(use_of) = in_use(root, device)? {
         anyhow::bail!("{use_of}; domain 0 would lose it");
     }
-    if !root.join("sys/bus/pci/drivers").join(BACK_END).exists() {
+    if !root.join("sys").join(BACK_END).exists() {
         let status = Command::new("modprobe").arg(MODULE).status().with_context(|| format!("modprobe {MODULE}"))?;
         anyhow::ensure!(status.success(), "there is no PCI back end: modprobe {MODULE} ended with {status}");
     }
@@ -205,7 +202,7 @@ mod tests {
     fn what_the_back_end_has_is_assignable() {
         let machine = Machine::new("has");
         assert!(!is_assignable(&machine.0, NVME));
-        machine.is_driven_by(BACK_END);
+        machine.is_driven_by("pciback");
         assert!(is_assignable(&machine.0, NVME) && !is_assignable(&machine.0, "0000:00:04.0"));
         let claim = Claim { name: NVME.into(), said: NVME.into(), options: None };
         let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("disk") };

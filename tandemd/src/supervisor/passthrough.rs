@@ -29,7 +29,7 @@ const A_MOMENT: Duration = Duration::from_micros(200);
 const RESET_METHOD: &str = "reset_method";
 const DEFAULT: &str = "default";
 /// Linux's driver that is the PCI back end.
-const BACK_END: &str = "bus/pci/drivers/pciback";
+pub const BACK_END: &str = "bus/pci/drivers/pciback";
 /// The command register, and its bits that let a function answer at its ports and in its memory (PCI, 6.2.2).
 const COMMAND: u64 = 4;
 const DECODE: u8 = 3;
