@@ -47,10 +47,11 @@ struct nature {
 };
 
 static struct place {
-	/* The vCPU in whose tables it is, plus one; it is of that one's use only. */
 	u32 handle;
 	u16 domid;
 	bool is_grant;
+	/* Its vCPU began to take or to leave it. That may have been cut off anywhere: then nobody knows what is mapped there. */
+	bool is_changing;
 	u64 host_addr;
 } places[MAX_VCPUS][NR_PLACES] SHARED;
 
@@ -477,31 +478,38 @@ static bool ends_by_another_handle(const struct place *place)
 	return false;
 }
 
-/* One place of this vCPU is taken for a frame or a grant of the child, or left. */
-static void keep_once(struct child *c)
+/* Whatever is mapped there, and with whatever handle, is not any more. */
+static void clear(struct place *place, u64 entry)
 {
-	u32 at = up_to(NR_PLACES);
-	struct place *place = &places[me][at];
-	u64 entry = entry_of(me, PLACES + at);
-	if (place->handle != EMPTY) {
-		if (place->is_grant) {
-			struct unmap u = { place->host_addr, 0, place->handle, 99 };
-			HC3(grant_table_op, 1, &u, 1);
-			check(u.status == 0 || ends_by_another_handle(place), "a grant of d%u cannot be unmapped: %d", place->domid,
-			      u.status);
-		} else {
-			mmu_update(entry, 0);
-		}
-		place->handle = EMPTY;
-		return;
+	struct unmap own = { place->host_addr, 0, place->handle, 99 };
+	if (place->is_grant)
+		HC3(grant_table_op, 1, &own, 1);
+	place->handle = EMPTY;
+	ends_by_another_handle(place);
+	mmu_update(entry, 0);
+}
+
+static void leave(struct place *place, u64 entry)
+{
+	if (place->handle != EMPTY && place->is_grant) {
+		struct unmap u = { place->host_addr, 0, place->handle, 99 };
+		HC3(grant_table_op, 1, &u, 1);
+		check(u.status == 0 || ends_by_another_handle(place), "a grant of d%u cannot be unmapped: %d", place->domid, u.status);
+	} else {
+		mmu_update(entry, 0);
 	}
+	place->handle = EMPTY;
+}
+
+static void take(struct place *place, u64 entry, const struct child *c)
+{
 	place->domid = domid_of(c);
 	place->host_addr = entry;
 	if (up_to(4)) {
 		struct map m = { .status = 99 };
 		for (u32 tries = 0; tries < 4 && m.status; tries++) {
 			u32 flags = HOST_MAP | CONTAINS_PTE | (up_to(4) ? READ_ONLY : 0), ref = up_to(8) ? 8 + up_to(24) : up_to(2048);
-			m = (struct map){ entry, flags, ref, domid_of(c), 99, EMPTY, 0 };
+			m = (struct map){ entry, flags, ref, place->domid, 99, EMPTY, 0 };
 			HC3(grant_table_op, 0, &m, 1);
 			note(m.status);
 		}
@@ -513,8 +521,24 @@ static void keep_once(struct child *c)
 	struct {
 		u64 ptr, val;
 	} one = { entry, pte(mfn, P | US) };
-	if (mfn != ~0ul && HC4(mmu_update, &one, 1, 0, domid_of(c)) == 0)
+	if (mfn != ~0ul && HC4(mmu_update, &one, 1, 0, place->domid) == 0)
 		place->is_grant = false, place->handle = 0, counts.kept++;
+}
+
+/* One place of this vCPU is taken for a frame or a grant of the child, or left. */
+static void keep_once(struct child *c)
+{
+	u32 at = up_to(NR_PLACES);
+	struct place *place = &places[me][at];
+	u64 entry = entry_of(me, PLACES + at);
+	bool was_changing = __atomic_exchange_n(&place->is_changing, true, __ATOMIC_SEQ_CST);
+	if (was_changing)
+		clear(place, entry);
+	else if (place->handle != EMPTY)
+		leave(place, entry);
+	else
+		take(place, entry, c);
+	__atomic_store_n(&place->is_changing, false, __ATOMIC_SEQ_CST);
 }
 
 static void change(struct child *c)
@@ -671,14 +695,7 @@ void end_children(void)
 	for (u32 v = 0; v < board.nr_vcpus; v++) {
 		for (u32 i = 0; i < NR_PLACES; i++) {
 			struct place *place = &places[v][i];
-			if (place->handle == EMPTY || !place->is_grant) {
-				mmu_update(entry_of(v, PLACES + i), 0);
-				continue;
-			}
-			struct unmap u = { place->host_addr, 0, place->handle, 99 };
-			HC3(grant_table_op, 1, &u, 1);
-			check(u.status == 0 || ends_by_another_handle(place), "a grant of d%u cannot be unmapped: %d", place->domid,
-			      u.status);
+			(place->is_changing ? clear : leave)(place, entry_of(v, PLACES + i));
 		}
 		for (u32 i = 0; v && i < WINDOW_PAGES; i++)
 			mmu_update(entry_of(v, WINDOW + i), 0);
