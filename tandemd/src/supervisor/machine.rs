@@ -276,6 +276,7 @@ impl Machine {
             Phase::RollingBack { domain } => self.rolled_back(domain, look),
             Phase::HandingOver { domain, tries, is_tried } => self.hand_over(domain, tries, is_tried, look),
             Phase::Resting => {
+                self.record.going = self.record.going.filter(|id| look.domain.as_ref().is_some_and(|d| d.id == *id));
                 // Also one that has ended since: it was wanted.
                 let there = look.domain.as_ref().filter(|d| !d.is_dying);
                 if let (Some(domain), Mode::Off) = (there, self.record.mode) {
@@ -325,6 +326,12 @@ impl Machine {
             (Order::Restart, _) if there.is_some() => {
                 self.record.wake();
                 Ok(self.fail(Cause::Restart, there, look))
+            }
+            (Order::Unpark, _) if there.is_some() && there == self.record.going => {
+                // It could not be destroyed, and is paused.
+                self.record.wake();
+                self.phase = go_on(&self.record);
+                Ok(None)
             }
             (Order::Restart | Order::Unpark, _) => {
                 self.record.wake();
@@ -581,7 +588,10 @@ impl Machine {
         if going.tries >= TRIES {
             self.say("it cannot be destroyed");
             let then = self.park(format!("domain {domain} cannot be destroyed"), look.now);
-            return self.rest_or_start(then, look);
+            let act = self.rest_or_start(then, look);
+            // Who lets the driver domain run again means another one.
+            self.record.going = Some(domain);
+            return act;
         }
         if look.now < going.next {
             return None;

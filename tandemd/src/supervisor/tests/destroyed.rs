@@ -2,6 +2,7 @@
 
 use super::world::*;
 use crate::supervisor::look::Act;
+use control::Order;
 use std::time::Duration;
 
 #[test]
@@ -63,4 +64,41 @@ fn who_is_destroyed_is_not_rolled_back() {
     world.run(Duration::from_secs(20));
     assert_eq!(world.acts[1..3], [Act::CreateStandby, Act::Note(old + 1)]);
     assert!(world.is_well(), "{:?}", world.log);
+}
+
+/// One that is wedged, and is not gone after all tries.
+fn parked_and_there() -> (World, u16) {
+    let mut world = World::up();
+    let old = world.domain.as_ref().unwrap().id;
+    world.stubborn.insert(old, 10);
+    world.domain.as_mut().unwrap().does = Does::Spins;
+    world.run(Duration::from_secs(30));
+    assert_eq!((world.machine.state(), world.domain.as_ref().map(|d| d.id)), ("parked", Some(old)), "{:?}", world.log);
+    assert!(world.log.iter().any(|line| line.contains("cannot be destroyed")), "{:?}", world.log);
+    (world, old)
+}
+
+#[test]
+fn one_that_could_not_be_destroyed_has_to_go_before_another_one_comes() {
+    for order in [Order::Unpark, Order::Restart] {
+        let (mut world, old) = parked_and_there();
+        world.acts.clear();
+        world.ask(order).unwrap();
+        world.run(Duration::from_secs(10));
+        assert_eq!(world.acts[..3], [Act::Quarantine(old), Act::Destroy(old), Act::Create], "{order:?}");
+        assert!(world.is_well() && world.machine.record.going.is_none(), "{order:?}: {:?}", world.log);
+    }
+}
+
+#[test]
+fn one_that_could_not_be_destroyed_is_forgotten_when_it_is_gone() {
+    let (mut world, old) = parked_and_there();
+    world.end_destroy(old);
+    world.run(TICK);
+    assert_eq!((world.machine.state(), world.machine.record.going), ("parked", None));
+    // The next daemon tries again, and it stays parked.
+    let (mut world, _) = parked_and_there();
+    world.kill();
+    world.run(Duration::from_secs(5));
+    assert_eq!((world.machine.state(), world.domain.is_none(), world.machine.record.going), ("parked", true, None));
 }

@@ -69,7 +69,7 @@ pub struct World {
     pub candidate: Option<Instance>,
     /// What is left of others.
     pub remains: Vec<Instance>,
-    /// So often what is left of these is cleared away in vain.
+    /// So often these are destroyed, or what is left of them is cleared away, in vain.
     pub stubborn: BTreeMap<u16, u32>,
     /// Who was introduced to the PCI back end last is not done with that before.
     pub meets_until: Option<Duration>,

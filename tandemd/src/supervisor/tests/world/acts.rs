@@ -31,6 +31,9 @@ impl World {
     pub fn release(&mut self) {
         let Some(process) = self.processes.first_mut() else { return };
         if let (Act::Destroy(id), true) = (process.act, self.now + CLEAR >= process.until) {
+            if self.stubborn.get(&id).is_some_and(|left| *left > 0) {
+                return;
+            }
             process.is_released |= self.domain.take_if(|d| d.id == id).is_some();
         }
     }
@@ -45,6 +48,10 @@ impl World {
                 Ok(())
             }
             Act::Destroy(_) if process.is_released => Ok(()),
+            Act::Destroy(id) if self.stubborn.get(&id).is_some_and(|left| *left > 0) => {
+                self.stubborn.entry(id).and_modify(|left| *left -= 1);
+                Err("it stays".into())
+            }
             Act::CreateStandby if self.standby.is_some() => Err("the name is taken".into()),
             Act::CreateStandby => {
                 let image = self.machine.record.image.clone();
