@@ -533,11 +533,15 @@ impl Machine {
         }
         debug_assert!(cause.is_failure(), "the others were decided above");
         let within = ms(Duration::from_secs(self.settings.within_s));
-        self.record.failures.retain(|at| ms(now).saturating_sub(*at) < within);
+        // Those since which it was of no use count whatever time they took: most of it may be that in which it had to become ready.
+        let from = self.record.under_way.as_ref().map_or(u64::MAX, |line| line.from);
+        self.record.failures.retain(|at| *at >= from || ms(now).saturating_sub(*at) < within);
         self.record.failures.push(ms(now));
         let count = u32::try_from(self.record.failures.len()).unwrap_or(u32::MAX);
         if count > self.settings.crashes {
-            return self.park(format!("it failed {count} times within {} s", self.settings.within_s), now);
+            let first = self.record.failures.first().copied().unwrap_or_default();
+            let within = ms(now).saturating_sub(first).div_ceil(1000).max(self.settings.within_s);
+            return self.park(format!("it failed {count} times within {within} s"), now);
         }
         let Some(doublings) = count.checked_sub(2) else { return Then::Start(now) };
         let wait = self.settings.back_off_ms.saturating_mul(1_u64.checked_shl(doublings).unwrap_or(u64::MAX));

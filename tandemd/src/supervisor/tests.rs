@@ -311,6 +311,28 @@ fn one_that_does_not_become_ready_has_failed() {
 }
 
 #[test]
+fn one_that_never_becomes_ready_is_parked_though_that_takes_longer_than_failures_count() {
+    for more in ["", "snapshot = true", "standby = 1"] {
+        let usual: Settings = toml::from_str(&format!("config = \"/dd.cfg\"\n{more}")).unwrap();
+        let mut world = World::with(usual);
+        world.is_broken = true;
+        world.run(Duration::from_secs(1800));
+        assert_eq!((world.machine.state(), world.count("not-ready")), ("parked", 6), "{more}: {:?}", world.log);
+        assert!(world.log.iter().any(|line| line.contains("parked: it failed 6 times")), "{:?}", world.log);
+    }
+}
+
+#[test]
+fn failures_between_which_it_was_of_use_count_for_a_while_only() {
+    let mut world = World::up();
+    for _ in 0..10 {
+        world.end(reason::SHUTDOWN_CRASH, false);
+        world.run(Duration::from_secs(21));
+        assert!(world.is_well(), "{:?}", world.log);
+    }
+}
+
+#[test]
 fn without_restart_it_is_parked_and_cleared_away() {
     let mut world = World::with(Settings { restart: false, ..settings() });
     world.run(Duration::from_secs(8));
