@@ -26,6 +26,7 @@ mod standby;
 mod tests;
 mod toolstack;
 mod words;
+mod xl_config;
 
 pub use machine::upgrade::name_of as candidate_of;
 pub use orphans::begin as clear_orphans;

@@ -1,6 +1,7 @@
 //! What the operator says of a driver domain that is looked after, and what its own configuration says.
 
 use super::options::{Options, FOR_ALL};
+use super::xl_config::value_of;
 use anyhow::{bail, ensure, Context, Result};
 use control::Image;
 use serde::Deserialize;
@@ -201,7 +202,8 @@ impl Settings {
 /// scripts see to that (xl-disk-configuration(5)).
 fn may_be_two(text: &str) -> Result<()> {
     let is_read_only = |disk: &String| {
-        let words = || disk.split(',').map(str::trim);
+        // What is behind that is the file's name, commas and all (xl-disk-configuration(5)).
+        let words = || disk.split(',').map(str::trim).take_while(|word| !word.starts_with("target="));
         words().any(|word| matches!(word, "access=r" | "access=ro" | "devtype=cdrom" | "cdrom"))
             || words().skip(1).any(|word| matches!(word, "r" | "ro") || word.ends_with(":cdrom"))
     };
@@ -232,8 +234,8 @@ fn devices_in(text: &str, driver: &str, path: &Path) -> Result<Vec<Claim>> {
     }
     let claimed = strings_of(text, "pci");
     ensure!(!claimed.is_empty(), "{place}: there is no `pci = [...]`: a driver domain has a device");
-    let for_all: Vec<String> =
-        FOR_ALL.iter().filter(|(key, _)| is_set(text, key)).map(|(_, one)| (*one).into()).collect();
+    let is_set = |key: &str| value_of(text, key).and_then(|value| value.number).is_some_and(|number| number != 0);
+    let for_all: Vec<String> = FOR_ALL.iter().filter(|(key, _)| is_set(key)).map(|(_, one)| (*one).into()).collect();
     let claim = |mut said: String| {
         let name = device(&said).with_context(|| format!("{place}: `{said}` is no PCI device"))?;
         for option in for_all.iter().filter(|option| !has_option(&said, option)).collect::<Vec<_>>() {
@@ -251,40 +253,9 @@ fn has_option(said: &str, option: &str) -> bool {
         .any(|word| word.trim_start().strip_prefix(option).is_some_and(|rest| rest.trim_start().starts_with('=')))
 }
 
-/// What follows the last assignment to `key`, without comments.
-fn value_of(text: &str, key: &str) -> Option<String> {
-    let without_comments: Vec<&str> = text.lines().map(|line| line.split('#').next().unwrap_or("")).collect();
-    let is_assignment =
-        |line: &&str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
-    let from = without_comments.iter().rposition(is_assignment)?;
-    let rest = without_comments[from..].join("\n");
-    Some(rest.split_once('=')?.1.trim_start().into())
-}
-
-/// Whether `key` is a number that is not 0.
-fn is_set(text: &str, key: &str) -> bool {
-    let value = value_of(text, key).unwrap_or_default();
-    let number = value.lines().next().unwrap_or("").trim().trim_matches(['"', '\'']);
-    number.parse::<u32>().is_ok_and(|number| number != 0)
-}
-
-/// The strings in the last assignment to `key`: one, or those of a list.
+/// The strings that are said of a key.
 fn strings_of(text: &str, key: &str) -> Vec<String> {
-    let Some(value) = value_of(text, key) else { return Vec::new() };
-    let value = value.as_str();
-    let value = match value.strip_prefix('[') {
-        Some(list) => list.split(']').next().unwrap_or(""),
-        None => value.lines().next().unwrap_or(""),
-    };
-    let mut found = Vec::new();
-    let mut rest = value;
-    while let Some(at) = rest.find(['"', '\'']) {
-        let quote = &rest[at..=at];
-        let Some((string, behind)) = rest[at + 1..].split_once(quote) else { break };
-        found.push(string.to_string());
-        rest = behind;
-    }
-    found
+    value_of(text, key).unwrap_or_default().strings
 }
 
 /// `[DDDD:]BB:SS.F`, with `bdf=` before it, `@SLOT` or `,OPTION` behind it or without; as Linux names it.
@@ -314,6 +285,14 @@ mod tests {
     fn the_devices_are_found() {
         assert_eq!(devices(TEXT).unwrap(), ["0000:00:03.0", "0000:0a:1f.7"]);
         assert_eq!(device("bdf=01:00.0,permissive=1").as_deref(), Some("0000:01:00.0"));
+    }
+
+    #[test]
+    fn statements_are_parted_by_lines_and_by_semicolons_and_may_add_to_others() {
+        let text = "name='dd'; pci=['00:03.0'] ; memory = 256\npci += [ '00:04.0' ]; pci_permissive=1";
+        assert_eq!(devices(text).unwrap(), ["0000:00:03.0", "0000:00:04.0"]);
+        let image = Image { extra: Some("quiet".into()), ..Image::default() };
+        assert!(heeds("memory=1; cmdline='x'", &image).is_err());
     }
 
     #[test]
@@ -375,6 +354,31 @@ mod tests {
             assert!(of(disk).unwrap_err().to_string().contains("two domains would write"), "{disk}");
         }
         may_be_two("name='dd'").unwrap();
+        for two in [
+            "disk += ['/a,raw,xvda,w']",
+            "disk = ['/b,raw,xvdb,r']\ndisk += ['/a,raw,xvda,w']",
+            "disk = ['/a,raw,xvda,w']\ndisk += ['/b,raw,xvdb,r']",
+            "disk+=['/b,raw,xvdb,r']; disk+=['/a,raw,xvda,w']",
+            "memory = 256; disk = ['/a,raw,xvda,w']",
+            "memory=256;vcpus=1;disk=['/a,raw,xvda,w'];",
+            "name = 'a;b'; disk = [ '/iso,,hdc,cdrom', # ]\n '/a,raw,xvda,w' ]",
+            "disk = ['/b]#,raw,xvdb,r', '/a,raw,xvda,w']",
+            "disk =\n\n[ '/a,raw,xvda,w' ]",
+            "disk = ['/it\\'s,raw,xvdb,r', '/a,raw,xvda,w']",
+            "disk = ['format=raw,vdev=xvda,target=/dev/vg/a,access=r']",
+        ] {
+            assert!(may_be_two(two).is_err(), "{two}");
+        }
+        for one in [
+            "disk = ['/a,raw,xvda,w']; disk = ['/b,raw,xvdb,r']",
+            "disk = ['/b,raw,xvdb,r']; disk += []",
+            "# disk += ['/a,raw,xvda,w']",
+            "extra = \"disk = ['/a,raw,xvda,w']\"",
+            "extra = 'x; disk += y'; disk = ['/b,raw,xvdb,r']",
+            "mydisk = ['/a,raw,xvda,w']",
+        ] {
+            may_be_two(one).unwrap_or_else(|error| panic!("{one}: {error}"));
+        }
         // Of one that runs alone it is no matter.
         let path = std::env::temp_dir().join(format!("tandemd-two-{}.cfg", std::process::id()));
         std::fs::write(&path, "name='dd'\npci=['00:03.0']\ndisk=['/dd.img,raw,xvda,w']").unwrap();
