@@ -355,9 +355,7 @@ pub fn roll_back<H: Snapshots + Rings>(
     {
         let mut wake = Ring { page: ring.as_ref(), port }.wake(domain, hypervisor);
         // It may have died with something under way: that is not for whom it becomes.
-        let mut stand_in = StandIn::new(ring.as_ref(), &mut wake);
-        stand_in.discard()?;
-        stand_in.ask(RESET_WATCHES, &[""])?;
+        StandIn::new(ring.as_ref(), &mut wake).begin_anew()?;
     }
     stand_in::until_read(console.as_ref())?;
     drop((ring, console));

@@ -244,6 +244,23 @@ fn one_that_has_died_in_the_middle_of_a_request_is_not_rolled_back() {
 }
 
 #[test]
+fn what_xenstore_had_said_by_half_and_says_the_rest_of_later_is_thrown_away() {
+    // However often it is called until it looks.
+    for is_late in 0..20 {
+        let (mut world, file) = (World::new(), file("late"));
+        world.note(&file).unwrap();
+        let own = world.own();
+        world.live();
+        assert!(!world.0.borrow().queued.is_empty(), "there was no room for all of it");
+        world.0.borrow_mut().is_late = is_late;
+        world.roll_back(&file).unwrap_or_else(|error| panic!("{is_late}: {error:#}"));
+        assert_eq!((sorted(world.0.borrow().watches.clone()), world.own()), (sorted(watches()), own), "{is_late}");
+        world.reads();
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
+#[test]
 fn what_the_hypervisor_refuses_is_said() {
     let (mut world, file) = (World::new(), file("refused"));
     world.note(&file).unwrap();

@@ -26,6 +26,8 @@ pub struct State {
     pub halves: u32,
     pub has_said_half: bool,
     pub nr_answered: u32,
+    /// So often it is called before it looks at the ring.
+    pub is_late: u32,
     /// It does not look at its ring.
     pub is_stuck: bool,
     pub has_shut_down: bool,
