@@ -4,6 +4,7 @@
 //! by xenstore ([`errand`]): the domain may write below its own `data`, and nothing else connects the two.
 
 pub mod errand;
+pub mod log;
 pub mod request;
 pub mod socket;
 pub mod store;

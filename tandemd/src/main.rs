@@ -4,6 +4,12 @@
 //! kernel does beside moving packets and blocks is done here: it says what is offered, reads what the front end has chosen, and tells
 //! the hypervisor. All of its state is in xenstore and in the hypervisor, so it may be killed and started again at any moment.
 
+/// A line of the log. Rust's own ends the program when it cannot be written.
+#[cfg(not(test))]
+macro_rules! eprintln {
+    ($($line:tt)*) => { ::control::log::error(format_args!($($line)*)) };
+}
+
 mod config;
 mod control;
 mod departure;
@@ -22,6 +28,7 @@ mod often;
 mod service;
 mod supervisor;
 
+use ::control::log;
 use ::control::store::{self, Client, Kept, Store};
 use anyhow::{bail, Context, Result};
 use config::{Config, Kind};
@@ -76,7 +83,7 @@ fn run() -> Result<()> {
             Arg::Long("list") => is_list = true,
             Arg::Long("wait") => is_wait = true,
             Arg::Long("help") | Arg::Short('h') => {
-                println!("{HELP}");
+                log::show(&format!("{HELP}\n"))?;
                 return Ok(());
             }
             other => bail!("{}\n{HELP}", other.unexpected()),
@@ -97,8 +104,8 @@ fn run() -> Result<()> {
     let config = Arc::new(config);
     let mut hypervisor = Hypervisor::open()?;
     if is_list {
-        print!("{}", list::show(&mut Client::open()?, &mut hypervisor)?);
-        print!("{}", remembered(&config, supervisor::describe));
+        let plugged_in = list::show(&mut Client::open()?, &mut hypervisor)?;
+        log::show(&(plugged_in + &remembered(&config, supervisor::describe)))?;
         return Ok(());
     }
     let _lock = alone()?;

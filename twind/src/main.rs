@@ -3,6 +3,18 @@
 //!
 //! A daemon: `twinctl` and domain 0's tandemd tell it what is wanted (`control.rs`).
 
+/// A line of the log. Rust's own ends the program when it cannot be written.
+#[cfg(not(test))]
+macro_rules! println {
+    ($($line:tt)*) => { ::control::log::output(format_args!($($line)*)) };
+}
+
+/// The same, of what ends it.
+#[cfg(not(test))]
+macro_rules! eprintln {
+    ($($line:tt)*) => { ::control::log::error(format_args!($($line)*)) };
+}
+
 mod control;
 mod live;
 mod tell;

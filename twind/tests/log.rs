@@ -1,0 +1,15 @@
+//! The daemon goes on when its log cannot be written. This is its program: it says something and ends as it would have.
+
+use std::fs::File;
+use std::process::Command;
+
+#[test]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let run = |arguments: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_twind"));
+        program.args(arguments).stdout(full()).stderr(full()).status().unwrap().code()
+    };
+    // A panic's would be another one.
+    assert_eq!([run(&["--no-such-option"]), run(&["--help"])], [Some(1), Some(0)]);
+}
