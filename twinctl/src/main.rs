@@ -12,8 +12,7 @@ mod upgrade;
 use anyhow::Result;
 use arguments::{Arguments, Wanted};
 use control::socket::Connection;
-use control::Answer;
-use std::io::{self, Write};
+use control::{log, Answer};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -61,8 +60,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Prints lines; that nobody reads them to the end is no error.
 fn print(text: &str) -> ExitCode {
-    match writeln!(io::stdout(), "{}", text.trim_end()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
-        _ => ExitCode::SUCCESS,
+    match log::show(&format!("{}\n", text.trim_end())) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }

@@ -4,6 +4,7 @@ use crate::arguments::Top;
 use crate::screen;
 use crate::terminal::Terminal;
 use anyhow::{bail, Result};
+use control::log;
 use control::socket::Connection;
 use control::{Answer, Told};
 use std::time::Instant;
@@ -24,7 +25,9 @@ pub fn run(connection: &mut Connection, top: &Top) -> Result<()> {
         let lines = screen::lines(&before.1, &after.1, seconds);
         match &terminal {
             Some(terminal) => terminal.show(&lines)?,
-            None => println!("{}", lines.join("\n")),
+            // Who reads that may have seen enough.
+            None if !log::show(&(lines.join("\n") + "\n"))? => return Ok(()),
+            None => {}
         }
         before = after;
         // Without a count it ends by a key.
