@@ -208,10 +208,14 @@ fn position(port: Port) -> (usize, u64) {
     (port as usize / 64 % 64, 1 << (port % 64))
 }
 
-/// A vCPU is told of `port` again, although its word of ports was marked before.
-pub(super) fn forget_selected(mem: &impl Shared, port: Port, vcpu: u32) {
-    let (word, _) = position(port);
-    mem.pending_sel(vcpu).fetch_and(!(1 << word), AcqRel);
+/// A vCPU is told of `port`, unless that is masked, although its word of ports may have been marked before. The mark stays: it is that of
+/// other ports, too.
+pub(super) fn tell_again(mem: &impl Shared, port: Port, vcpu: u32) {
+    let (word, bit) = position(port);
+    if mem.mask(word).load(Acquire) & bit == 0 {
+        mem.pending_sel(vcpu).fetch_or(1 << word, AcqRel);
+        mark_upcall(mem, vcpu);
+    }
 }
 
 #[inline]

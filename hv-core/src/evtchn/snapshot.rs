@@ -160,7 +160,7 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
                 if !self.is_fifo() {
                     // Whether its vCPU was told may have been noted before the event was: it is told again.
                     self.clear_pending(mem, next);
-                    deliver::forget_selected(mem, next, self.ports.get(next).map_or(0, |ch| ch.notify.into()));
+                    deliver::tell_again(mem, next, self.ports.get(next).map_or(0, |ch| ch.notify.into()));
                 }
                 self.raise(mem, next);
             }

@@ -82,7 +82,7 @@ impl World {
     fn step(&mut self, [op, a, b]: [u8; 3]) {
         let (port, vcpu) = (u32::from(a) % 24, u32::from(b) % VCPUS);
         let mem = &self.mem;
-        match op % 12 {
+        match op % 13 {
             0 => drop(self.ev.alloc_unbound(if b & 2 == 0 { PEER } else { SELF })),
             1 => drop(self.ev.bind_virq(u32::from(b) % NR_VIRQS, vcpu)),
             2 => drop(self.ev.bind_ipi(vcpu)),
@@ -98,6 +98,7 @@ impl World {
                     self.ev.raise_from(mem, port, PEER, from);
                 }
             }
+            11 if !self.ev.is_fifo() => drop(mem.mask[0].fetch_xor(1 << port, SeqCst)),
             _ => drop(self.ev.set_priority(port, u32::from(b) % 16)),
         }
     }
@@ -106,10 +107,11 @@ impl World {
     fn consume(&self) -> Vec<Port> {
         let mut found = vec![];
         if !self.ev.is_fifo() {
-            for (n, word) in (0u32..).zip(&self.mem.pending) {
+            for ((n, word), mask) in (0u32..).zip(&self.mem.pending).zip(&self.mem.mask) {
                 let is_selected = self.mem.sel.iter().any(|sel| sel.load(SeqCst) >> n & 1 != 0);
                 let bits = word.swap(0, SeqCst);
-                assert!(bits == 0 || is_selected, "an event of which no vCPU is told");
+                let is_masked = bits & !mask.load(SeqCst) == 0;
+                assert!(is_masked || is_selected, "an event of which no vCPU is told");
                 found.extend((0..64).filter(|bit| bits >> bit & 1 != 0).map(|bit| 64 * n + bit));
             }
             self.mem.sel.iter().for_each(|sel| sel.store(0, SeqCst));
@@ -226,4 +228,16 @@ fn what_leads_elsewhere_is_named() {
     world.peer.close(&world.peer_mem, theirs, peer).unwrap();
     assert_eq!(world.ev.check(&saved), Err(Refusal::Port(port)));
     assert_eq!(world.ev.go_back(&saved, |_| Err(Errno::EINVAL)), Err(Errno::EBUSY));
+}
+
+#[test]
+fn who_is_told_of_a_port_stays_so_when_the_next_one_is_masked() {
+    let mut world = World::new(false);
+    let (open, masked) = (world.ev.bind_ipi(1).unwrap(), world.ev.bind_ipi(1).unwrap());
+    world.mem.mask[0].store(1 << masked, SeqCst);
+    let saved = world.ev.save(|_| 0).unwrap().unwrap();
+    world.go_back(&saved, &world.words());
+    assert_eq!(world.mem.pending[0].load(SeqCst), 1 << open | 1 << masked);
+    assert_eq!((world.mem.sel[1].load(SeqCst), world.mem.upcall[1].load(SeqCst)), (1, 1));
+    assert_eq!((world.mem.sel[0].load(SeqCst), world.mem.upcall[0].load(SeqCst)), (0, 0));
 }
