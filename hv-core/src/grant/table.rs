@@ -112,16 +112,17 @@ impl<P: SharedFrame> GrantTable<P> {
         while self.shared.len() < nr_frames as usize {
             let wanted = (self.shared.len() + 1) * ENTRIES_V1_PER_PAGE as usize;
             let capacity = self.active.capacity();
-            let (target, bytes) = if wanted <= capacity {
-                (capacity, 0)
-            } else {
-                // Twice as many, so that few are moved often; but not more than there can be.
-                let most = self.max_frames as usize * ENTRIES_V1_PER_PAGE as usize;
-                let target = capacity.saturating_mul(2).min(most).max(wanted);
-                (target, target * size_of::<Active>())
-            };
-            let mut add = || self.add(target, &mut allocate).is_some();
-            if !room(PAGE_SIZE + bytes, &mut add) {
+            // Twice as many, so that few are moved often; but not more than there can be, nor than there is room for.
+            let most = self.max_frames as usize * ENTRIES_V1_PER_PAGE as usize;
+            let doubled = capacity.saturating_mul(2).min(most).max(wanted);
+            let targets = if wanted <= capacity { [capacity; 2] } else { [doubled, wanted] };
+            let mut has_grown = false;
+            for target in targets {
+                let bytes = if wanted <= capacity { 0 } else { target * size_of::<Active>() };
+                let mut add = || self.add(target, &mut allocate).is_some();
+                has_grown = has_grown || room(PAGE_SIZE + bytes, &mut add);
+            }
+            if !has_grown {
                 return Err(GntStatus::NoSpace);
             }
         }

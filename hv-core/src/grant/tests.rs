@@ -331,6 +331,20 @@ fn room_is_asked_for_each_frame_with_what_goes_with_it() {
 }
 
 #[test]
+fn who_has_no_room_for_twice_as_many_gets_what_it_asks_for() {
+    let entries = 512 * 24;
+    for most in [9, 10] {
+        // Room for the frame, and for the entries of so many.
+        let room = |bytes: usize, take: &mut dyn FnMut() -> bool| bytes <= x86::PAGE_SIZE + most * entries && take();
+        let mut t = GrantTable::new(1, 1, 64);
+        t.grow(8, room, || Some(TestPage::filled(0))).unwrap();
+        assert_eq!(t.grow(9, room, || Some(TestPage::filled(0))), Ok(()), "twice eight is more");
+        assert_eq!(t.grow(64, room, || Some(TestPage::filled(0))), Err(GntStatus::NoSpace));
+        assert_eq!(t.frames().len(), most);
+    }
+}
+
+#[test]
 fn handles_run_out_in_their_own_unit_and_are_reused() {
     let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
     grant(&t, 0, GTF_PERMIT_ACCESS, 2, 105);
