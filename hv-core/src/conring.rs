@@ -3,6 +3,7 @@
 //! Bytes are numbered by a 32-bit index that only grows (and wraps); the ring keeps the last ones. A reader that follows
 //! the ring passes the index it stopped at and gets the next; one that fell behind continues with the oldest byte kept.
 
+use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -93,6 +94,43 @@ impl ConRing {
     }
 }
 
+/// What is written before there is memory for a ring: the first `N` bytes, and how many came behind them.
+pub struct EarlyLog<const N: usize> {
+    bytes: [u8; N],
+    used: usize,
+    lost: usize,
+}
+
+impl<const N: usize> EarlyLog<N> {
+    /// Nothing.
+    pub const fn new() -> Self {
+        Self { bytes: [0; N], used: 0, lost: 0 }
+    }
+
+    /// Appends text, as far as there is room.
+    pub fn write(&mut self, text: &[u8]) {
+        let room = &mut self.bytes[self.used..];
+        let count = text.len().min(room.len());
+        room[..count].copy_from_slice(&text[..count]);
+        self.used += count;
+        self.lost += text.len() - count;
+    }
+
+    /// Writes all of it to `ring`, and how much is missing, in a line that begins with `prefix`.
+    pub fn pour(&self, ring: &mut ConRing, prefix: &str) {
+        ring.write(&self.bytes[..self.used]);
+        if self.lost != 0 {
+            ring.write(format!("\n{prefix}{} bytes of messages are missing here\n", self.lost).as_bytes());
+        }
+    }
+}
+
+impl<const N: usize> Default for EarlyLog<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,5 +210,20 @@ mod tests {
             }
             prop_assert_eq!(followed, all, "each write fits the ring, so a follower misses nothing");
         }
+    }
+
+    #[test]
+    fn what_came_before_the_ring_is_in_it_and_what_had_no_room_is_told() {
+        let (mut log, mut r) = (EarlyLog::<16>::default(), ConRing::new(128));
+        log.write(b"first\n");
+        log.write(b"second\n");
+        log.pour(&mut r, "(P) ");
+        assert_eq!(read(&mut r, ReadRequest::default(), 200).0, b"first\nsecond\n");
+        log.write(b"third\n");
+        let mut r = ConRing::new(128);
+        log.pour(&mut r, "(P) ");
+        r.write(b"next\n");
+        let text = b"first\nsecond\nthi\n(P) 3 bytes of messages are missing here\nnext\n";
+        assert_eq!(read(&mut r, ReadRequest::default(), 200).0, text);
     }
 }

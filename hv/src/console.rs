@@ -8,7 +8,7 @@ use crate::cpu::{screen, serial};
 use crate::sync::{Mutex, Once};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
-use hv_core::conring::ConRing;
+use hv_core::conring::{ConRing, EarlyLog};
 
 /// Importance of a message; a smaller number is more important.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,13 +45,10 @@ pub fn is_guest_shown(level: Level) -> bool {
     level as u8 <= GUEST_LEVEL.load(Ordering::Relaxed)
 }
 
-/// What is printed before there is a heap.
-struct Early {
-    bytes: [u8; 4096],
-    used: usize,
-}
+/// So much is kept of what is printed before there is a heap: the longest memory map and command lines, and what is said of them.
+pub const EARLY_BYTES: usize = 32 << 10;
 
-static EARLY: Mutex<Early> = Mutex::new(Early { bytes: [0; 4096], used: 0 });
+static EARLY: Mutex<EarlyLog<EARLY_BYTES>> = Mutex::new(EarlyLog::new());
 static RING: Once<Mutex<ConRing>> = Once::new();
 
 /// Makes the ring, of `bytes` (`conring_size=`), once there is a heap.
@@ -59,7 +56,7 @@ pub fn init_ring(bytes: u64) {
     let early = EARLY.lock();
     RING.call_once(|| {
         let mut ring = ConRing::new(u32::try_from(bytes).unwrap_or(u32::MAX));
-        ring.write(&early.bytes[..early.used]);
+        early.pour(&mut ring, PREFIX);
         Mutex::new(ring)
     });
 }
@@ -73,12 +70,7 @@ fn keep(text: &[u8]) {
     if let Some(ring) = RING.get() {
         return ring.lock().write(text);
     }
-    let mut early = EARLY.lock();
-    let used = early.used;
-    let room = &mut early.bytes[used..];
-    let count = text.len().min(room.len());
-    room[..count].copy_from_slice(&text[..count]);
-    early.used += count;
+    EARLY.lock().write(text);
 }
 
 /// A line under construction on the stack, so that one message reaches the port in one piece.

@@ -4,6 +4,7 @@
 //! go, except the modules' contents, which stay in place.
 
 use crate::arch::efi::Firmware;
+use crate::console;
 use crate::cpu::screen::Kind;
 use crate::mem::layout::IMAGE_PHYS;
 use crate::mem::{image_phys_end, phys_to_virt};
@@ -22,6 +23,11 @@ const MAX_MODULES: usize = 16;
 const MAX_REGIONS: usize = 192;
 const TEXT_BYTES: usize = 12 << 10;
 const RAM: u32 = 1;
+
+/// A line of a region, and what else is said before the console's ring is there, at most.
+const REGION_LINE: usize = 80;
+const OTHER_LINES: usize = 4 << 10;
+const _: () = assert!(MAX_REGIONS * REGION_LINE + TEXT_BYTES + OTHER_LINES <= console::EARLY_BYTES);
 
 /// A file that the loader put into memory.
 #[derive(Clone, Copy, Default)]
