@@ -88,6 +88,10 @@ pub fn enable(cpu: &mut impl HostMsrs, model: Model, found: impl FnMut(Logged)) 
         cpu.write(msr::MCG_CTL, u64::MAX);
     }
     for bank in 0..nr_banks(cap).min(MAX_BANKS) {
+        if let Some((mask, errors)) = model.masked(bank) {
+            // Firmware may have masked others.
+            let _ = cpu.read(mask).is_some_and(|others| cpu.write(mask, others | errors));
+        }
         cpu.write(register(bank, STATUS), 0);
         if let Some(control) = model.control(bank) {
             cpu.write(register(bank, 0), control);
@@ -104,21 +108,35 @@ pub struct Model {
     pub signature: u32,
 }
 
+/// AMD's bank 4, a table walk of the GART: it is reported where nothing is wrong, as when a processor guesses an address.
+const GART: u64 = 1 << 10;
+
 impl Model {
+    /// Its family, as the manuals count them.
+    const fn family(self) -> u32 {
+        let family = self.signature >> 8 & 15;
+        family + if family == 15 { self.signature >> 20 & 0xff } else { 0 }
+    }
+
     /// What the control register of `bank` is to be: a bit for each error that is reported, and all of them as a rule. `None`: it is the
     /// firmware's.
     const fn control(self, bank: u32) -> Option<u64> {
-        /// AMD's first 64-bit processors: bank 4, a table walk of the GART.
-        const GART: u64 = 1 << 10;
-        let family = self.signature >> 8 & 15;
         let model = self.signature >> 4 & 15 | self.signature >> 12 & 0xf0;
-        let extended_family = self.signature >> 20 & 0xff;
-        match (self.vendor, family, bank) {
+        match (self.vendor, self.family(), bank) {
             // Another name of a register of the bus, which the firmware has set (SDM vol. 3B, 16.3.2.1).
             (Vendor::Intel, 6, 0) if model < 0x1a => None,
-            // It is reported where nothing is wrong, so AMD's guide for firmware has it off (BKDG for family 0Fh, MC4_CTL).
-            (Vendor::Amd, 15, 4) if extended_family == 0 => Some(!GART),
+            // AMD's guides for firmware have it off (BKDG for family 0Fh and family 10h, MC4_CTL).
+            (Vendor::Amd, 0x0f..=0x16, 4) => Some(!GART),
             _ => Some(u64::MAX),
+        }
+    }
+
+    /// What `bank` must not log either, and the register that says so.
+    const fn masked(self, bank: u32) -> Option<(u32, u64)> {
+        match (self.vendor, self.family(), bank) {
+            // The same guides, MC4_CTL_MASK. Bank 4 is something else from family 17h on.
+            (Vendor::Amd, 0x10..=0x16, 4) => Some((msr::AMD64_MC4_MASK, GART)),
+            _ => None,
         }
     }
 }
@@ -193,7 +211,28 @@ mod tests {
         assert_eq!(control(Vendor::Intel, 0xf43, 0), Some(!0));
         assert_eq!(control(Vendor::Amd, 0xf12, 4), Some(!0x400));
         assert_eq!(control(Vendor::Amd, 0xf12, 3), Some(!0));
+        assert_eq!(control(Vendor::Amd, 0x10_0f43, 4), Some(!0x400), "family 10h");
+        assert_eq!(control(Vendor::Amd, 0x73_0f01, 4), Some(!0x400), "family 16h");
         assert_eq!(control(Vendor::Amd, 0x80_0f82, 4), Some(!0), "family 17h");
+        assert_eq!(control(Vendor::Intel, 0x10_0f43, 4), Some(!0));
+    }
+
+    #[test]
+    fn what_the_gart_finds_wrong_is_not_logged_either() {
+        let mask_after = |vendor, signature, before: Option<u64>| {
+            let mut cpu = Cpu::with(6, 1 << 8);
+            cpu.registers.extend(before.map(|mask| (0xc001_0048, mask)));
+            cpu.enable(Model { vendor, signature });
+            let masked = cpu.written.iter().position(|(index, _)| *index == 0xc001_0048);
+            let enabled = cpu.written.iter().position(|(index, _)| *index == 0x410);
+            assert!(masked.is_none() || masked < enabled, "masked before it is on");
+            (masked.is_some(), cpu.registers.get(&0xc001_0048).copied())
+        };
+        assert_eq!(mask_after(Vendor::Amd, 0x10_0f43, Some(0x8_0000)), (true, Some(0x8_0400)));
+        assert_eq!(mask_after(Vendor::Amd, 0x10_0f43, None), (false, None), "an emulator may not have it");
+        assert_eq!(mask_after(Vendor::Amd, 0x80_0f82, Some(0)), (false, Some(0)));
+        assert_eq!(mask_after(Vendor::Amd, 0xf12, Some(0)), (false, Some(0)));
+        assert_eq!(mask_after(Vendor::Intel, 0x1_06a5, Some(0)), (false, Some(0)));
     }
 
     #[test]

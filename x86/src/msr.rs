@@ -53,6 +53,8 @@ pub const K8_SYSCFG: u32 = 0xc001_0010;
 pub const K8_HWCR: u32 = 0xc001_0015;
 pub const AMD64_NB_CFG: u32 = 0xc001_001f;
 pub const AMD64_PATCHLOADER: u32 = 0xc001_0020;
+/// What bank 4 neither logs nor reports, whatever its control register says, on AMD's family 10h and later ones.
+pub const AMD64_MC4_MASK: u32 = 0xc001_0048;
 pub const K8_INT_PENDING_MSG: u32 = 0xc001_0055;
 pub const FAM15H_PERFCTL0: u32 = 0xc001_0200;
 pub const FAM15H_PERFCTR5: u32 = 0xc001_020b;
