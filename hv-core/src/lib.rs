@@ -10,6 +10,7 @@ extern crate std;
 pub mod acpi;
 pub mod admission;
 pub mod allowance;
+pub mod arrival;
 pub mod bounce;
 pub mod buddy;
 pub mod claims;

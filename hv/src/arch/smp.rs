@@ -2,16 +2,17 @@
 //!
 //! They come up one after the other through a page below 1 MiB (`arch/trampoline.S`) and, for the few instructions until
 //! they load the final tables, on the boot page tables: those show the trampoline where it is. When the last one is up
-//! the low mapping goes.
+//! the low mapping goes. One that does not come in time is given up, and stops should it come all the same.
 
 use crate::arch::{acpi, lapic, stacks};
 use crate::cpu::percpu::{self, MAX_CPUS};
-use crate::cpu::{cr, rdtsc, read_cr4, write_cr3, write_cr4};
+use crate::cpu::{cr, halt_forever, rdtsc, read_cr4, write_cr3, write_cr4};
 use crate::mem::{self, image_to_phys, layout, phys_to_virt};
 use crate::sync::Once;
 use crate::{info, warn};
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use hv_core::arrival::Arrival;
 use x86::MachAddr;
 
 /// Where the trampoline is copied to: conventional memory that nothing uses after the firmware is done.
@@ -36,6 +37,9 @@ extern "C" {
 
 /// Where a CPU that was started goes on.
 static THEN: Once<fn() -> !> = Once::new();
+
+/// What became of each CPU.
+static ARRIVALS: [Arrival; MAX_CPUS] = [const { Arrival::new() }; MAX_CPUS];
 
 /// APIC id of each CPU.
 static APIC_IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
@@ -63,6 +67,7 @@ pub fn start_others(limit: usize, then: fn() -> !) {
         warn!("CPU with APIC id {apic_id} is listed more than once");
     }
     let mut next = 1;
+    let mut is_low_mapping_used = false;
     prepare_trampoline();
     for apic_id in others {
         if next >= limit.min(MAX_CPUS) {
@@ -77,16 +82,18 @@ pub fn start_others(limit: usize, then: fn() -> !) {
         if start(next, apic_id) {
             next += 1;
         } else {
-            // Its stack stays taken: it may wake up late. It then finds a stack and a number that nobody else uses.
+            // Its stack stays taken, and the low mapping shown: it may wake up late, in the middle of the trampoline. Without them it would
+            // fault where no fault can be handled, which resets the machine.
             warn!("CPU with APIC id {apic_id} does not come up");
+            is_low_mapping_used = true;
             break;
         }
     }
-    set_low_mapping(false);
+    set_low_mapping(is_low_mapping_used);
     info!("{} CPUs", percpu::online_count());
 }
 
-/// Starts one CPU and waits for it.
+/// Starts one CPU and waits for it. `false`: it cannot be started, or is given up.
 fn start(cpu: usize, apic_id: u32) -> bool {
     let Some(block) = stacks::map(cpu) else { return false };
     // SAFETY: the block was just mapped, zeroed, and never goes.
@@ -103,7 +110,19 @@ fn start(cpu: usize, apic_id: u32) -> bool {
     if !wait_until(begin, REPEAT_TICKS, is_up) {
         lapic::send_startup(apic_id, page);
     }
-    wait_until(begin, GIVE_UP_TICKS, is_up)
+    if wait_until(begin, GIVE_UP_TICKS, is_up) {
+        return true;
+    }
+    if ARRIVALS[cpu].give_up() {
+        // If it listens it waits to be started again, for ever.
+        lapic::send_init(apic_id);
+        return false;
+    }
+    // It is only slow: it may have errors from before the start to print.
+    while !is_up() {
+        core::hint::spin_loop();
+    }
+    true
 }
 
 fn wait_until(begin: u64, ticks: u64, done: impl Fn() -> bool) -> bool {
@@ -118,6 +137,9 @@ fn wait_until(begin: u64, ticks: u64, done: impl Fn() -> bool) -> bool {
 
 /// First Rust function on a CPU that was started.
 extern "C" fn ap_main() -> ! {
+    if !ARRIVALS[percpu::this_cpu().cpu as usize].come() {
+        halt_forever();
+    }
     // SAFETY: the final tables map the image, the direct map and so this stack exactly as the boot CPU has them.
     unsafe {
         write_cr4(read_cr4() | cr::CR4_PGE);
