@@ -151,19 +151,35 @@ fn print_to(to: fn(&[u8]), level: Level, args: fmt::Arguments<'_>) {
     line.flush();
 }
 
-/// Prints one line without taking any lock and without the ring: for a panic.
-pub fn print_unlocked(args: fmt::Arguments<'_>) {
-    struct Port;
-    impl Write for Port {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            serial::write_unlocked(text.as_bytes());
-            screen::write_unlocked(text.as_bytes());
-            Ok(())
-        }
+/// Where a line goes without waiting for a lock, and without the ring.
+struct Unlocked {
+    screen: fn(&[u8]),
+}
+
+impl Unlocked {
+    fn print(mut self, args: fmt::Arguments<'_>) {
+        let _ = self.write_str(PREFIX);
+        let _ = self.write_fmt(args);
+        let _ = self.write_str("\n");
     }
-    let _ = Port.write_str(PREFIX);
-    let _ = Port.write_fmt(args);
-    let _ = Port.write_str("\n");
+}
+
+impl Write for Unlocked {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        serial::write_unlocked(text.as_bytes());
+        (self.screen)(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Prints one line without taking any lock and without the ring: for a panic, in which all other CPUs are stopped.
+pub fn print_unlocked(args: fmt::Arguments<'_>) {
+    Unlocked { screen: screen::write_unlocked }.print(args);
+}
+
+/// The same while other CPUs go on, and this one with what it was interrupted in, which may be printing: then the screen lacks the line.
+pub fn print_interrupting(args: fmt::Arguments<'_>) {
+    Unlocked { screen: screen::try_write }.print(args);
 }
 
 /// Messages that guests may cause: a bucket of lines, refilled with time.

@@ -1,7 +1,7 @@
 //! Restarting the machine and turning it off.
 
 use crate::arch::acpi;
-use crate::console::print_unlocked;
+use crate::console::print_interrupting;
 use crate::cpu::halt_forever;
 use crate::cpu::port::{inb, inw, outb, outw};
 use crate::mem::vmap;
@@ -50,7 +50,7 @@ pub fn power_off() -> ! {
         let value = |sleep_type: u8| u16::from(sleep_type) << PM1_SLEEP_TYPE_SHIFT;
         sleep(value(type_a), value(type_b));
     }
-    print_unlocked(format_args!("The machine cannot turn itself off. It is safe to do so now."));
+    print_interrupting(format_args!("The machine cannot turn itself off. It is safe to do so now."));
     halt_forever()
 }
 

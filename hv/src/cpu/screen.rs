@@ -122,11 +122,23 @@ pub fn cursor() -> (usize, usize) {
     SCREEN.lock().terminal.cursor()
 }
 
+impl Screen {
+    fn write(&mut self, text: &[u8]) {
+        if !matches!(self.surface, Surface::None) {
+            self.terminal.write(text, &mut self.surface);
+        }
+    }
+}
+
 /// Shows a text, if there is a screen.
 pub fn write(text: &[u8]) {
-    let Screen { terminal, surface } = &mut *SCREEN.lock();
-    if !matches!(surface, Surface::None) {
-        terminal.write(text, surface);
+    SCREEN.lock().write(text);
+}
+
+/// The same, unless somebody is writing: what this CPU has interrupted may be that.
+pub fn try_write(text: &[u8]) {
+    if let Some(mut screen) = SCREEN.try_lock() {
+        screen.write(text);
     }
 }
 

@@ -83,7 +83,7 @@ pub fn nmi(regs: &CpuUserRegs, is_in_twin: bool) {
     let (cpu, reason, rip) = (this_cpu().cpu, port::inb(0x61), regs.rip);
     let faulted = NMIS_THAT_FAULTED.load(Ordering::Relaxed);
     // It may have interrupted whoever holds the console's lock.
-    console::print_unlocked(format_args!(
+    console::print_interrupting(format_args!(
         "Warning: CPU {cpu}: NMI of the machine, reason {reason:#x}, at {rip:#x}; {count} so far, {in_twins} of them in twins, {faulted} with no way back to their guest's segment"
     ));
 }
