@@ -76,6 +76,8 @@ pub fn nr_domains() -> usize {
 /// is taken after all others but the allocator's and the IOMMU's own.
 pub struct DomainDma {
     domain: DomId,
+    /// There are some, or were: a look without the lock.
+    is_tracked: AtomicBool,
     tables: Mutex<Option<OwnTables>>,
 }
 
@@ -176,7 +178,13 @@ pub fn follow(at: Sbdf, owner: Owner, dma: Option<&DomainDma>) {
 impl DomainDma {
     /// No tables yet.
     pub fn new(domain: DomId) -> Self {
-        Self { domain, tables: Mutex::new(None) }
+        Self { domain, is_tracked: AtomicBool::new(false), tables: Mutex::new(None) }
+    }
+
+    /// Do tables follow what the domain may reach? It has them before it runs, or never.
+    #[inline(always)]
+    pub fn is_tracked(&self) -> bool {
+        self.is_tracked.load(Ordering::Relaxed)
     }
 
     /// Has the domain tables of its own?
@@ -205,6 +213,7 @@ fn prepare_in(dma: &DomainDma, mem: &impl TableMem) -> Option<()> {
         return None;
     };
     *dma.tables.lock() = Some(OwnTables { id, space: DmaSpace::new(tables) });
+    dma.is_tracked.store(true, Ordering::Release);
     IS_TRACKING.store(true, Ordering::Release);
     Some(())
 }

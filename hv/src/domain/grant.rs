@@ -115,14 +115,15 @@ pub fn map(
         return Err(GntStatus::NoSpace);
     }
     // What devices may do because of the grant is counted, and the count ends with the handle: it must have begun.
-    if iommu::is_tracking() && !frames::has_headroom() {
+    let is_tracked = mapper.dma.is_tracked();
+    if is_tracked && !frames::has_headroom() {
         return Err(GntStatus::NoSpace);
     }
     let (handle, frame) =
         table::map(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, mapper.id, gref, flags)?;
     let mfn = Mfn::new(frame);
     // A driver lets its device read what it has mapped.
-    if iommu::is_tracking() && !iommu::make_room(&mapper.dma, mfn, 1) {
+    if is_tracked && !iommu::make_room(&mapper.dma, mfn, 1) {
         table::map_undo(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, handle);
         return Err(GntStatus::NoSpace);
     }
@@ -140,7 +141,7 @@ pub fn map(
             return Err(e);
         }
     }
-    if iommu::is_tracking() && !iommu::grant(&mapper.dma, mfn, flags.writable) {
+    if is_tracked && !iommu::grant(&mapper.dma, mfn, flags.writable) {
         iommu::warn_out_of_reach(&mapper.dma, mfn);
     }
     Ok((handle, mfn))
@@ -185,7 +186,7 @@ pub fn unmap(
 
 /// The handle is gone, and with it what devices could do because of it.
 fn end_device_access(mapper: &Domain, retired: &Option<Retired>) {
-    if let Some(r) = retired.as_ref().filter(|r| r.is_last() && iommu::is_tracking()) {
+    if let Some(r) = retired.as_ref().filter(|r| r.is_last() && mapper.dma.is_tracked()) {
         iommu::revoke(&mapper.dma, Mfn::new(r.mapping.frame), r.mapping.writable);
     }
 }
