@@ -9,6 +9,9 @@
 //! A device may take its time, or never answer. So it is asked a few times, and others get their turn before it is asked again
 //! ([`Leaving`]).
 //!
+//! A driver may have put its device to sleep (D3hot), as Linux's do when a machine is powered off. Then the registers do not answer, and what it was told
+//! may be in force again as soon as the next owner wakes it. So it is woken first. Of some devices that is a reset, after which they have no base addresses.
+//!
 //! A wire that is up when the last owner has gone is to be down when the next one comes. QEMU's NVMe controller counts the queues whose
 //! completions nobody has acknowledged, and holds the wire up until it has counted down to none. No reset sets that count back, not even a
 //! function-level one, and then the next owner's wire never goes down. So what is not acknowledged is acknowledged first ([`Doorbell`]). A controller
@@ -103,11 +106,19 @@ pub const READS_AT_ONCE: u32 = 256;
 const PENDING_READS: u32 = 10_000;
 /// Reads of a register until a reset must have ended.
 const BUSY_READS: u32 = 100_000;
+/// A function that was woken is left alone for so long (PCI Power Management 1.2, 5.6.1).
+pub const WAKING_NS: u64 = 10_000_000;
 /// Entries that are acknowledged at most: all of a few queues as long as Linux makes them.
 const ACKNOWLEDGED: u32 = 1_000;
 
 /// A function that is no bus master any more, as long as its owner is losing it.
 pub trait Device {
+    /// Wakes it, if it sleeps. `true`: it slept.
+    fn wake(&mut self) -> bool;
+    /// Now that it is awake: does it know where its registers are?
+    fn knows_its_place(&mut self) -> bool;
+    /// The time, in ns.
+    fn now_ns(&mut self) -> u64;
     /// Is there an access to memory that it has not ended? Reads it once.
     fn is_pending(&mut self) -> bool;
     /// It does not end them.
@@ -134,17 +145,48 @@ pub enum Left {
 /// How far a function has come on its way from an owner into quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
+    /// It was woken, if it slept.
+    was_called: bool,
+    /// It is left alone until then.
+    awake_at: Option<u64>,
     has_begun: bool,
     reads_left: u32,
     acknowledged: u32,
+    left: Option<Left>,
 }
 
 impl Leaving {
     /// At the beginning.
-    pub const NEW: Self = Self { has_begun: false, reads_left: PENDING_READS, acknowledged: 0 };
+    pub const NEW: Self = Self {
+        was_called: false,
+        awake_at: None,
+        has_begun: false,
+        reads_left: PENDING_READS,
+        acknowledged: 0,
+        left: None,
+    };
 
     /// Goes on, for [`READS_AT_ONCE`] reads at most. `None`: there is more to do.
     pub fn go_on(&mut self, device: &mut impl Device) -> Option<Left> {
+        if self.left.is_none() {
+            self.left = self.go_on_leaving(device);
+        }
+        self.left
+    }
+
+    fn go_on_leaving(&mut self, device: &mut impl Device) -> Option<Left> {
+        if !core::mem::replace(&mut self.was_called, true) && device.wake() {
+            self.awake_at = Some(device.now_ns().saturating_add(WAKING_NS));
+        }
+        if let Some(at) = self.awake_at {
+            if device.now_ns() < at {
+                return None;
+            }
+            self.awake_at = None;
+            if !device.knows_its_place() {
+                return Some(Left::Reset);
+            }
+        }
         for _ in 0..READS_AT_ONCE {
             if self.has_begun {
                 match device.is_busy() {
@@ -165,7 +207,7 @@ impl Leaving {
                 self.acknowledged += 1;
                 continue;
             }
-            *self = Self { has_begun: true, reads_left: BUSY_READS, ..*self };
+            (self.has_begun, self.reads_left) = (true, BUSY_READS);
             if !device.begin() {
                 return Some(Left::AsItWas);
             }
@@ -310,6 +352,10 @@ mod tests {
         has_begun: bool,
         has_stuck: bool,
         is_known: bool,
+        is_asleep: bool,
+        forgets_in_sleep: bool,
+        now: u64,
+        woken_at: Option<u64>,
     }
 
     impl Slow {
@@ -323,11 +369,32 @@ mod tests {
                 has_begun: false,
                 has_stuck: false,
                 is_known: true,
+                is_asleep: false,
+                forgets_in_sleep: false,
+                now: 7,
+                woken_at: None,
             }
+        }
+
+        fn is_touched(&self) {
+            assert!(!self.is_asleep, "nobody answers");
+            assert!(self.woken_at.is_none_or(|at| self.now >= at + 10_000_000), "too early");
         }
     }
 
     impl Device for Slow {
+        fn wake(&mut self) -> bool {
+            let slept = core::mem::replace(&mut self.is_asleep, false);
+            self.woken_at = slept.then_some(self.now);
+            slept
+        }
+        fn knows_its_place(&mut self) -> bool {
+            self.is_touched();
+            !self.forgets_in_sleep
+        }
+        fn now_ns(&mut self) -> u64 {
+            self.now
+        }
         fn is_pending(&mut self) -> bool {
             self.reads += 1;
             self.pending = self.pending.saturating_sub(1);
@@ -337,6 +404,7 @@ mod tests {
             self.has_stuck = true;
         }
         fn acknowledge(&mut self, nth: u32) -> bool {
+            self.is_touched();
             assert!(!self.has_begun && (self.pending == 0 || self.has_stuck), "not in order");
             assert_eq!(nth, self.acknowledged);
             self.reads += 1;
@@ -345,6 +413,7 @@ mod tests {
             is_up
         }
         fn begin(&mut self) -> bool {
+            self.is_touched();
             assert!(!self.has_begun, "twice");
             self.has_begun = true;
             self.is_known
@@ -362,13 +431,28 @@ mod tests {
         let mut leaving = Leaving::NEW;
         loop {
             device.reads = 0;
+            device.now += 1_000_000;
             let left = leaving.go_on(device);
             // The turn in which the last transaction has ended looks at the wire, too.
             assert!(device.reads <= READS_AT_ONCE + 2, "{} reads in one turn", device.reads);
             if let Some(left) = left {
+                assert_eq!(leaving.go_on(device), Some(left), "it has left");
                 return left;
             }
         }
+    }
+
+    #[test]
+    fn who_sleeps_is_woken_and_left_alone_before_it_is_reset() {
+        let mut asleep = Slow { is_asleep: true, ..Slow::new(100, 3) };
+        assert_eq!(until_left(&mut asleep), Left::Reset);
+        assert!(asleep.has_begun && asleep.now >= 10_000_000);
+        let mut forgetful = Slow { is_asleep: true, forgets_in_sleep: true, ..Slow::new(100, 3) };
+        assert_eq!(until_left(&mut forgetful), Left::Reset, "by its waking");
+        assert!(!forgetful.has_begun);
+        let mut awake = Slow { forgets_in_sleep: true, ..Slow::new(1, 1) };
+        assert_eq!(until_left(&mut awake), Left::Reset);
+        assert!(awake.has_begun && awake.now < 10_000_000);
     }
 
     #[test]

@@ -139,6 +139,8 @@ pub struct Layout {
     pub msix: Option<Msix>,
     /// PCI Express.
     pub express: Option<Express>,
+    /// Offset of the capability by which it is put to sleep.
+    pub power: Option<u16>,
     /// It offers a function-level reset.
     pub has_reset: bool,
     /// Offset of the access control services.
@@ -153,6 +155,7 @@ const CLASS: u16 = 0x08;
 const HEADER: u16 = 0x0c;
 const CAPABILITIES: u16 = 0x34;
 const EXTENDED: u16 = 0x100;
+const CAP_POWER: u8 = 0x01;
 const CAP_MSI: u8 = 0x05;
 const CAP_EXPRESS: u8 = 0x10;
 const CAP_MSIX: u8 = 0x11;
@@ -236,6 +239,7 @@ impl Layout {
             msi: find(CAP_MSI).map(|cap| msi(cap, registers.read(cap))),
             msix: find(CAP_MSIX).and_then(|cap| msix(cap, registers.read(cap), registers.read(cap + 4))),
             express,
+            power: find(CAP_POWER),
             has_reset,
             acs: extended(EXT_ACS).map(|(at, _)| at),
             moving: MOVING.map(extended),

@@ -1,6 +1,7 @@
 //! Resets functions by their own registers, as `hv_core::passthrough::reset` describes them.
 
 use crate::arch::pci::{self, command, reg, status, Sbdf};
+use crate::arch::tsc;
 use crate::mem::device_frames;
 use crate::sync::Mutex;
 use crate::{info, warn};
@@ -13,6 +14,10 @@ use x86::MachAddr;
 /// Status register of a PCI Express function, from its capability, and its bit for pending transactions.
 const EXPRESS_STATUS: u16 = 10;
 const TRANSACTIONS_PENDING: u16 = 1 << 5;
+/// Register of a function that can sleep, from its capability: its state, of which 0 is awake, and a bit that a 1 clears.
+const POWER_CONTROL: u16 = 4;
+const POWER_STATE: u16 = 3;
+const POWER_EVENT: u16 = 1 << 15;
 /// What a register reads that nobody answers for.
 const NOBODY: u32 = u32::MAX;
 
@@ -78,7 +83,7 @@ pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> Option<Left> {
         pci::write16(at, reg::COMMAND, was | command::MEMORY);
     }
     let window = method.and_then(|m| window(m, bars));
-    let left = leaving.go_on(&mut Registers { at, method, window });
+    let left = leaving.go_on(&mut Registers { at, bars, method, window });
     pci::write16(at, reg::COMMAND, was);
     if left == Some(Left::Lost) {
         warn!("{at}: it could not be reset");
@@ -149,14 +154,30 @@ fn method(at: Sbdf) -> Option<&'static Reset> {
 }
 
 /// A function as its reset sees it.
-struct Registers {
+struct Registers<'a> {
     at: Sbdf,
+    bars: &'a Bars,
     method: Option<&'static Reset>,
     /// `None`: where they should be are no registers of a device.
     window: Option<Window>,
 }
 
-impl Device for Registers {
+impl Device for Registers<'_> {
+    fn wake(&mut self) -> bool {
+        let Some(cap) = pci::function(self.at).and_then(|f| f.layout.power) else { return false };
+        let held = pci::read16(self.at, cap + POWER_CONTROL);
+        if held == u16::MAX || held & POWER_STATE == 0 {
+            return false;
+        }
+        pci::write16(self.at, cap + POWER_CONTROL, held & !(POWER_STATE | POWER_EVENT));
+        true
+    }
+    fn knows_its_place(&mut self) -> bool {
+        pci::function(self.at).is_some_and(|f| Bars::read(&pci::Space(self.at), f.layout.header) == *self.bars)
+    }
+    fn now_ns(&mut self) -> u64 {
+        tsc::now_ns()
+    }
     fn is_pending(&mut self) -> bool {
         let express = pci::function(self.at).and_then(|f| f.layout.express);
         express.is_some_and(|e| pci::read16(self.at, e.cap + EXPRESS_STATUS) & TRANSACTIONS_PENDING != 0)

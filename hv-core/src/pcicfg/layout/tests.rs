@@ -49,8 +49,9 @@ fn a_network_card() {
         .with(0x40, 0x0180_5005)
         .with(0x50, 0x0042_7011)
         .with(0x54, 0x2003)
-        .with(0x70, 0x0002_0010)
+        .with(0x70, 0x0002_8010)
         .with(0x74, 1 << 28)
+        .with(0x80, 0xc803_0001)
         .with(0x100, 0x1402_000d)
         .with(0x140, 0x2001_0010)
         .with(0x200, 0x0001_0015);
@@ -60,6 +61,7 @@ fn a_network_card() {
     let msix = l.msix.unwrap();
     assert_eq!(msix, Msix { cap: 0x50, bar: 3, offset: 0x2000, count: 0x43 });
     assert_eq!((l.express, l.has_reset), (Some(Express { cap: 0x70, kind: 0 }), true));
+    assert_eq!(l.power, Some(0x80));
     assert_eq!((l.acs, l.moving), (Some(0x100), [Some((0x200, 0xfff)), None, Some((0x140, 0x1ff))]));
     let bars = Bars { words: [0, 0, 0, 0xfe00_000c, 0x1, 0], rom: 0 };
     assert_eq!(msix.table(&bars), Some((0x1_fe00_2000, 0x1_fe00_2000 + 0x43 * 16 - 1)));
@@ -73,7 +75,7 @@ fn a_conventional_device_has_no_extended_capabilities() {
     let space = Space::new().with(0x34, 0xdc).with(0xdc, 0x0206_0013).with(0x100, 0x0001_0010);
     let l = Layout::read(&space).unwrap();
     assert!(l.has_reset, "by advanced features");
-    assert_eq!((l.msi, l.msix, l.express, l.moving), (None, None, None, [None; 3]));
+    assert_eq!((l.msi, l.msix, l.express, l.power, l.moving), (None, None, None, None, [None; 3]));
 }
 
 #[test]
