@@ -293,9 +293,11 @@ impl Machine {
         }
     }
 
-    /// Whether it can do what somebody asks for, or say why not. One that has just begun knows after its first step.
+    /// Whether it can do what somebody asks for, or say why not. One that has just begun knows after its first step; and what became of a process, which
+    /// is told once, is heard first, by who has asked for that.
     pub fn hears(&self, look: &Look) -> bool {
-        self.phase != Phase::Inherited || look.errand == Errand::Runs
+        let is_told = matches!(look.errand, Errand::Done(_));
+        !is_told && (self.phase != Phase::Inherited || look.errand == Errand::Runs)
     }
 
     /// Does what the operator asks for; or says why not.

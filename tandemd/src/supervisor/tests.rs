@@ -102,6 +102,43 @@ fn one_that_has_just_begun_hears_orders_after_its_first_step() {
 }
 
 #[test]
+fn an_order_does_not_keep_what_became_of_a_process_from_who_waits_for_that() {
+    let mut world = World::with(Settings { standby: 1, ..settings() });
+    while world.acts.last() != Some(&Act::CreateStandby) {
+        world.run(TICK);
+    }
+    world.stubborn.insert(1, 1);
+    // As the daemon does: it looks, hears, and does.
+    let mut is_heard = false;
+    let refused = Errand::Done(Err("there is no memory".into()));
+    loop {
+        world.pass();
+        let mut look = world.look();
+        let is_over = look.errand != Errand::Runs;
+        if is_over && look.errand != Errand::None {
+            look.errand = refused.clone();
+        }
+        let mut act = None;
+        if is_over && world.machine.hears(&look) {
+            act = world.machine.command(Order::Park, &look).unwrap();
+            is_heard = true;
+        }
+        while let Some(next) = act.take().or_else(|| world.machine.next(&look)) {
+            world.take(next);
+            look = world.look();
+        }
+        world.log.append(&mut world.machine.said);
+        if is_heard {
+            break;
+        }
+    }
+    world.run(Duration::from_secs(10));
+    let said = |what: &str| world.log.iter().any(|line| line.contains(what));
+    assert!(said("the one that is to wait: there is no memory"), "{:?}", world.log);
+    assert!(said("xl destroy: it stays") && !said("the one that is to wait: it stays"), "{:?}", world.log);
+}
+
+#[test]
 fn it_stops_before_anything_is_taken_from_it() {
     let mut world = World::up();
     world.acts.clear();
