@@ -9,7 +9,10 @@ mod waiting;
 mod world;
 
 use super::*;
+use crate::store::Change;
+use rustix::io::Errno;
 use world::{Shared, World};
+use xen_abi::channel_op::ChannelDiskAttach;
 
 const DOMAIN: u16 = 3;
 const BACK: &str = "/local/domain/3/backend/vbd/7/51712";
