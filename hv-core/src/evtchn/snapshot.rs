@@ -48,7 +48,7 @@ impl Saved {
 }
 
 impl<P: AsRef<PageWords>> EventChannels<P> {
-    /// Notes what they are; `name` gives a page a name. A port at whose other end the hypervisor is cannot go back: it is named.
+    /// Notes what they are; `name` gives a page a name. ENOMEM. A port at whose other end the hypervisor is cannot go back: it is named.
     pub fn save(&self, name: impl Fn(&P) -> u64) -> Result<Result<Saved, Refusal>, Errno> {
         let ends = |port: &Port| matches!(self.binding(*port), Ok(Binding::Hypervisor { .. }));
         if let Some(port) = (0..self.ports.end()).find(ends) {
@@ -70,7 +70,7 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
             control: v.fifo.control.as_ref().map(|block| (name(&block.page), block.first)),
             tail: v.fifo.tail,
         }));
-        Ok(Ok(Saved { ports: self.ports.try_clone()?, open: self.open, array, vcpus }))
+        Ok(Ok(Saved { ports: self.ports.try_clone(self.room)?, open: self.open, array, vcpus }))
     }
 
     /// Could they be as they were? Changes nothing.
@@ -115,8 +115,6 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         if self.next_changed(saved, 0).is_some() || self.check(saved).is_err() {
             return Err(Errno::EBUSY);
         }
-        let mut ports = saved.ports.try_clone()?;
-        ports.forget_pending();
         let layout = match &saved.array {
             None => Layout::TwoLevel,
             Some(names) => {
@@ -128,7 +126,8 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
                 Layout::Fifo(Fifo { pages })
             }
         };
-        self.ports = ports;
+        self.ports.assign(&saved.ports, self.room)?;
+        self.ports.forget_pending();
         self.open = saved.open;
         self.layout = layout;
         self.pollers = 0;

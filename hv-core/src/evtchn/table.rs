@@ -90,17 +90,30 @@ impl PortTable {
         Some(())
     }
 
-    /// Another with the same ports. `ENOMEM`.
-    pub fn try_clone(&self) -> Result<PortTable, Errno> {
+    /// Another with the same ports; `room` is asked for each chunk. `ENOMEM`.
+    pub fn try_clone(&self, room: Room) -> Result<PortTable, Errno> {
         let mut chunks = Vec::new();
         chunks.try_reserve(self.chunks.len()).map_err(|_| Errno::ENOMEM)?;
         for chunk in &self.chunks {
             let mut copy = Vec::new();
-            copy.try_reserve_exact(CHUNK).map_err(|_| Errno::ENOMEM)?;
+            let mut take = || copy.try_reserve_exact(CHUNK).is_ok();
+            room(CHUNK * size_of::<Channel>(), &mut take).then_some(()).ok_or(Errno::ENOMEM)?;
             copy.extend_from_slice(chunk);
             chunks.push(copy);
         }
         Ok(PortTable { chunks })
+    }
+
+    /// Makes the ports those of `other`. Only where there are fewer it takes memory. `ENOMEM`: nothing has changed but that there may be more.
+    pub fn assign(&mut self, other: &PortTable, room: Room) -> Result<(), Errno> {
+        while self.chunks.len() < other.chunks.len() {
+            self.grow(room)?;
+        }
+        self.chunks.truncate(other.chunks.len());
+        for (chunk, then) in self.chunks.iter_mut().zip(&other.chunks) {
+            chunk.copy_from_slice(then);
+        }
+        Ok(())
     }
 
     /// No port waits for its word.

@@ -241,3 +241,30 @@ fn who_is_told_of_a_port_stays_so_when_the_next_one_is_masked() {
     assert_eq!((world.mem.sel[1].load(SeqCst), world.mem.upcall[1].load(SeqCst)), (1, 1));
     assert_eq!((world.mem.sel[0].load(SeqCst), world.mem.upcall[0].load(SeqCst)), (0, 0));
 }
+
+#[test]
+fn ports_are_noted_where_there_is_room_and_go_back_without() {
+    let full: Room = |bytes, _take| {
+        assert_eq!(bytes, 128 * size_of::<Channel>(), "of a chunk");
+        false
+    };
+    let mut world = World::new(false);
+    let ports: Vec<_> = (0..300).map(|_| world.ev.bind_ipi(0).unwrap()).collect();
+    world.ev.room = full;
+    assert_eq!(world.ev.save(|_| 0).err(), Some(Errno::ENOMEM));
+    world.ev.room = boundless;
+    let saved = world.ev.save(|_| 0).unwrap().unwrap();
+    let (all, words) = (world.all(), world.words());
+    world.close(ports[7]);
+    world.ev.bind_virq(3, 0).unwrap();
+    world.ev.room = full;
+    world.go_back(&saved, &words);
+    assert_eq!(world.all(), all);
+    // There is nothing in their place to take.
+    ports.iter().for_each(|port| world.close(*port));
+    world.ev.let_go();
+    assert_eq!(world.ev.go_back(&saved, |_| Err(Errno::EINVAL)), Err(Errno::ENOMEM));
+    world.ev.room = boundless;
+    world.go_back(&saved, &words);
+    assert_eq!(world.all(), all);
+}
