@@ -28,15 +28,16 @@ check the-outside-answers outside_answers u1 30
 check a-stream-without-an-end streams
 
 recovers a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
+recovers out-of-memory 'was out of memory' tell_dd 'echo 1 > /proc/sys/vm/panic_on_oom; tail /dev/zero'
 recovers a-destruction 'was destroyed' xl destroy dd
 recovers wedged 'taken no event' tell_dd job_wedge
 check no-access-was-stopped no_dma_stopped
-counts() { tandemd --list | tee /tmp/counts | grep -q 'destroyed 1, panicked 1, recovered 4, wedged 1'; }
+counts() { tandemd --list | tee /tmp/counts | grep -q 'destroyed 1, out-of-memory 1, panicked 1, recovered 5, wedged 1'; }
 check nothing-else-was-noticed eval 'counts || { grep "^net: dd" /tmp/counts; false; }'
 # shown WORDS: a line of a screen of `twinctl top` has them
 shown() { grep -qE "$1" /tmp/screen || { cat /tmp/screen; return 1; }; }
 check a-screen eval 'twinctl top net --count 1 > /tmp/screen'
-check has-restarts-by-their-causes shown 'restarts: 4 recovered, 3 ended \(destroyed 1, panicked 1, wedged 1\)'
+check has-restarts-by-their-causes shown 'restarts: 5 recovered, 4 ended \(destroyed 1, out-of-memory 1, panicked 1, wedged 1\)'
 check and-outages shown 'outages: the last [1-9][0-9]* ms, all [1-9][0-9]* ms'
 check and-the-last-recovery shown 'last wedged: noticed [0-9]+ ms, .*first packet in'
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     Panicked,
+    OutOfMemory,
     Crashed,
     Watchdog,
     Destroyed,
@@ -41,6 +42,7 @@ impl Cause {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Panicked => "panicked",
+            Self::OutOfMemory => "out-of-memory",
             Self::Crashed => "crashed",
             Self::Watchdog => "watchdog",
             Self::Destroyed => "destroyed",
@@ -70,6 +72,7 @@ impl Cause {
     pub fn describe(&self, settings: &Settings, words: &Words) -> String {
         match self {
             Self::Panicked => "its kernel has panicked".into(),
+            Self::OutOfMemory => "its kernel was out of memory, and has panicked for that".into(),
             Self::Crashed => "the hypervisor has ended it; why is in the hypervisor's log".into(),
             Self::Watchdog => "it has not wound up its watchdog".into(),
             Self::Destroyed => "it was destroyed".into(),
@@ -129,9 +132,12 @@ impl Cause {
             | Self::Overdue { since }
             | Self::Silent { since }
             | Self::DmaFault { since } => Some(*since),
-            Self::Panicked | Self::Crashed | Self::Watchdog | Self::Rebooted | Self::PoweredOff { .. } => {
-                Some(look.now.saturating_sub(look.domain.as_ref()?.ended_for))
-            }
+            Self::Panicked
+            | Self::OutOfMemory
+            | Self::Crashed
+            | Self::Watchdog
+            | Self::Rebooted
+            | Self::PoweredOff { .. } => Some(look.now.saturating_sub(look.domain.as_ref()?.ended_for)),
             _ => None,
         }
     }

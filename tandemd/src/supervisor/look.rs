@@ -13,6 +13,8 @@ pub struct Domain {
     pub end: Option<(u32, bool)>,
     /// How long ago that was.
     pub ended_for: Duration,
+    /// It has panicked, and its console says that it was out of memory. Of the driver domain alone.
+    pub is_out_of_memory: bool,
     /// It is being destroyed.
     pub is_dying: bool,
     /// The tools have paused it.

@@ -368,6 +368,7 @@ impl Machine {
         };
         match seen.end {
             Some((_, true)) => return Some(Cause::Crashed),
+            Some((reason::SHUTDOWN_CRASH, false)) if seen.is_out_of_memory => return Some(Cause::OutOfMemory),
             Some((reason::SHUTDOWN_CRASH, false)) => return Some(Cause::Panicked),
             Some((reason::SHUTDOWN_WATCHDOG, _)) => return Some(Cause::Watchdog),
             Some((reason::SHUTDOWN_REBOOT, _)) => return Some(Cause::Rebooted),

@@ -10,6 +10,7 @@ mod assign;
 mod boot;
 mod cause;
 mod health;
+mod last_words;
 mod look;
 mod machine;
 mod options;

@@ -28,6 +28,7 @@ use xen_abi::sched as reason;
 
 mod beside;
 mod hands;
+mod inside;
 mod rid;
 
 use beside::{Beside, Does};
@@ -100,6 +101,8 @@ pub struct Shell {
     probed: Option<u16>,
     /// The one that has said that its link is up.
     linked: Option<u16>,
+    /// The one that has panicked, and whether its console says that it was out of memory.
+    died: Option<(u16, bool)>,
     /// The one that waits to take its place.
     standby: Option<u16>,
     /// The one of another image that is tried.
@@ -167,6 +170,7 @@ impl Shell {
             whole: None,
             probed: None,
             linked: None,
+            died: None,
             standby: None,
             candidate: None,
             introduced: BTreeMap::new(),
@@ -314,10 +318,11 @@ impl Shell {
         if let (Errand::Runs, Some(domain)) = (&errand, self.toolstack.destroys()) {
             pci::answer_for(domain, &mut self.store)?;
         }
-        let domain = match self.domain {
+        let mut domain = match self.domain {
             Some(domain) => self.look_at(domain)?,
             None => None,
         };
+        self.hear_last_words(domain.as_mut())?;
         self.answer_for(domain.as_ref())?;
         let standby = match self.standby {
             Some(standby) => self.look_at(standby)?,
@@ -545,6 +550,7 @@ impl Shell {
             id,
             end: (info.flags & DOMINF_SHUTDOWN != 0).then_some((code, was_ended)),
             ended_for,
+            is_out_of_memory: false,
             is_dying: info.flags & DOMINF_DYING != 0,
             is_paused: info.flags & DOMINF_PAUSED != 0,
             is_bereft,

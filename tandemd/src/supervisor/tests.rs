@@ -21,8 +21,12 @@ use xen_abi::sched as reason;
 #[test]
 fn it_is_started_and_started_again_however_it_ends() {
     type End = fn(&mut World);
-    let ends: [(&str, End); 8] = [
+    let ends: [(&str, End); 9] = [
         ("panicked", |w| w.end(reason::SHUTDOWN_CRASH, false)),
+        ("out-of-memory", |w| {
+            w.domain.as_mut().unwrap().is_out_of_memory = true;
+            w.end(reason::SHUTDOWN_CRASH, false);
+        }),
         ("crashed", |w| w.end(reason::SHUTDOWN_CRASH, true)),
         ("watchdog", |w| w.end(reason::SHUTDOWN_WATCHDOG, false)),
         ("rebooted", |w| w.end(reason::SHUTDOWN_REBOOT, false)),
@@ -46,8 +50,11 @@ fn it_is_started_and_started_again_however_it_ends() {
 
 #[test]
 fn it_is_told_how_long_nobody_had_noticed() {
-    for (cause, least, most) in [("panicked", 100, 100), ("wedged", 500, 600), ("dma-fault", 100, 200)] {
+    for (cause, least, most) in
+        [("panicked", 100, 100), ("out-of-memory", 100, 100), ("wedged", 500, 600), ("dma-fault", 100, 200)]
+    {
         let mut world = World::up();
+        world.domain.as_mut().unwrap().is_out_of_memory = cause == "out-of-memory";
         match cause {
             "dma-fault" => world.domain.as_mut().unwrap().does = Does::Strays,
             "wedged" => world.domain.as_mut().unwrap().does = Does::Spins,

@@ -203,6 +203,7 @@ impl World {
             does,
             end,
             ended_at: end.map(|_| self.now),
+            is_out_of_memory: false,
             is_paused: false,
             beat: Beat::default(),
             spun: Duration::ZERO,

@@ -32,6 +32,8 @@ pub struct Instance {
     pub does: Does,
     pub end: Option<(u32, bool)>,
     pub ended_at: Option<Duration>,
+    /// Its console says so.
+    pub is_out_of_memory: bool,
     pub is_paused: bool,
     pub beat: Beat,
     /// How long it has taken no event.
@@ -52,7 +54,17 @@ impl Instance {
     pub fn seen(&self, now: Duration) -> Domain {
         let ended_for = self.ended_at.map_or(Duration::ZERO, |at| now - at);
         let (is_paused, is_bereft) = (self.is_paused, self.is_bereft);
-        Domain { id: self.id, end: self.end, ended_for, is_dying: false, is_paused, is_bereft, beats: vec![self.beat] }
+        let is_out_of_memory = self.is_out_of_memory && self.end.is_some();
+        Domain {
+            id: self.id,
+            end: self.end,
+            ended_for,
+            is_out_of_memory,
+            is_dying: false,
+            is_paused,
+            is_bereft,
+            beats: vec![self.beat],
+        }
     }
 
     pub fn get_devices(&mut self) {
