@@ -166,6 +166,12 @@ pub struct LookedAfter {
     /// See `upgrades`.
     #[serde(default)]
     pub refused: Option<String>,
+    /// For how many seconds the instance that is up has been of use; nothing if none is.
+    #[serde(default)]
+    pub age_s: Option<u64>,
+    /// How much memory it says that it has left, in KiB, if it was asked and says so.
+    #[serde(default)]
+    pub available_kib: Option<u64>,
     /// Milliseconds in which guests had no way out, of all recoveries.
     #[serde(default)]
     pub outage_ms: u64,

@@ -105,6 +105,9 @@ forwards() {
 }
 uptime_s() { cut -d. -f1 /proc/uptime; }
 
+# tells_memory: domain 0 is told how much memory there is left
+job_tells_memory() { /xen/tell-memory.sh < /dev/null > /dev/console 2>&1 & }
+
 # dies_of_nic: all is well until there is a device
 job_dies_of_nic() {
 	modprobe xen-pcifront

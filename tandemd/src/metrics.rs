@@ -207,6 +207,14 @@ fn looked_after(out: &mut String, services: &[Service]) {
         |of: &Service, told: &LookedAfter| told.snapshot.map(|is| (service(of), is.into())).into_iter().collect();
     let help = "1 if it can be rolled back to what it was when it had booted.";
     family(out, "tandem_driver_domain_snapshot_ready", "gauge", help, &each(&noted));
+    let age = |of: &Service, told: &LookedAfter| told.age_s.map(|age| (service(of), age)).into_iter().collect();
+    let help = "Seconds for which the instance that is up has been of use.";
+    family(out, "tandem_driver_domain_age_seconds", "gauge", help, &each(&age));
+    let left = |of: &Service, told: &LookedAfter| {
+        told.available_kib.map(|kib| (service(of), kib.saturating_mul(1024))).into_iter().collect()
+    };
+    let help = "Memory that it says that it has left.";
+    family(out, "tandem_driver_domain_available_bytes", "gauge", help, &each(&left));
     let outage = |of: &Service, told: &LookedAfter| vec![(service(of), told.outage_ms)];
     let help = "Milliseconds in which guests had no way out or no disks, from what was wrong to the first packet in or the first answer, or until it was parked.";
     family(out, "tandem_driver_domain_outage_milliseconds_total", "counter", help, &each(&outage));

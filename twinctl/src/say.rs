@@ -65,7 +65,9 @@ pub fn state(told: &LookedAfter) -> String {
         Some(false) if state == "up" => "; it cannot be rolled back",
         _ => "",
     };
-    format!("{state}{why}{waits}{noted}")
+    let age = told.age_s.map_or(String::new(), |age| format!("; of use for {age} s"));
+    let left = told.available_kib.map_or(String::new(), |kib| format!("; {kib} KiB of memory left"));
+    format!("{state}{why}{waits}{noted}{age}{left}")
 }
 
 fn twin_status(out: &mut String, twin: &Twin, indent: &str) {

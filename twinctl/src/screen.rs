@@ -247,6 +247,11 @@ mod tests {
                 "  out          0 packets/s      0.00 Mbit/s       0 lost/s  3 wait",
             ]
         );
+        let aging = LookedAfter { age_s: Some(77), available_kib: Some(4096), ..told.clone() };
+        assert_eq!(
+            lines(&all(&aging), &all(&aging), 1.0)[1],
+            "  looked after: up; another one waits; it can be rolled back; of use for 77 s; 4096 KiB of memory left"
+        );
         let parked = LookedAfter { state: "parked".into(), why: Some("it failed 6 times".into()), ..told };
         assert_eq!(
             lines(&all(&parked), &all(&parked), 1.0)[1],

@@ -5,7 +5,7 @@ few=$((mib < 16 ? mib : 16))
 . /xen/driving.sh
 . /xen/switching.sh
 . /xen/supervising.sh
-supervised_machine pci+bridge_switch:$driver || exit
+supervised_machine tells_memory+pci+bridge_switch:$driver || exit
 refused() { ! tandemd --check 2> /tmp/refused && grep -q "$1" /tmp/refused || { cat /tmp/refused; return 1; }; }
 supervised 'crash = 3'
 check an-unknown-key-is-refused refused 'unknown field `crash`'
@@ -60,6 +60,18 @@ supervised 'crashes = 20' 'back-off-ms = 50'
 served=$(grep -c ': served' $daemon_log)
 check a-right-one-is eval 'twinctl reload && daemon_said $((served + 1)) ": served" 20'
 check and-the-same-stream-goes-on moves u1
+
+# Before it fails. It has been of use for a minute by now, or is soon.
+supervised 'crashes = 1' 'renew-s = 60'
+recovers old-age 'it has been there for' twinctl reload
+supervised 'crashes = 1' 'least-free-kib = 100000' 'least-free-s = 5'
+recovers little-memory 'less than 100000 KiB of memory left' eval "twinctl reload && tell_dd 'mount -t tmpfs -o size=100% fill /mnt; dd if=/dev/zero of=/mnt/fill bs=1M count=110'"
+planned() { tandemd --list | tee /tmp/counts | grep -q 'aged [1-9].* short-of-memory 1'; }
+check both-were-counted eval 'planned || { grep "^net: dd" /tmp/counts; false; }'
+check and-it-says-what-it-has eval 'twinctl status net | grep -E "of use for [0-9]+ s; [0-9]+ KiB of memory left"'
+supervised 'crashes = 20' 'back-off-ms = 50'
+served=$(grep -c ': served' $daemon_log)
+check the-usual-configuration eval 'twinctl reload && daemon_said $((served + 1)) ": served" 20'
 in_guest u1 10 'killall tcptest'
 check tandemd-is-killed daemon_ends
 check destroyed-without-tandemd eval 'xl destroy dd && gone dd'

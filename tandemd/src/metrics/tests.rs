@@ -98,6 +98,8 @@ fn services() -> Vec<Service> {
             state: "parked".into(),
             counts: [("wedged", 2), ("recovered", 3)].map(|(what, count)| (what.into(), count)).into(),
             standby: Some(true),
+            age_s: Some(77),
+            available_kib: Some(40_000),
             outage_ms: 4100,
             ..LookedAfter::default()
         }),
@@ -154,6 +156,8 @@ fn what_was_counted_can_be_scraped() {
     assert_eq!(value("tandem_driver_domain_recoveries_total", &net), Some(3.0));
     assert_eq!(value("tandem_driver_domain_recoveries_without_twin_total", &net), Some(0.0));
     assert_eq!(value("tandem_driver_domain_standby_ready", &net), Some(1.0));
+    assert_eq!(value("tandem_driver_domain_age_seconds", &net), Some(77.0));
+    assert_eq!(value("tandem_driver_domain_available_bytes", &net), Some(40_960_000.0));
     assert_eq!(value("tandem_driver_domain_outage_milliseconds_total", &net), Some(4100.0));
     assert_eq!(value("tandem_driver_domain_recoveries_total", &[("service", "lab")]), None);
     assert_eq!(scraped.kinds["tandem_way_out_mode"], "gauge");

@@ -32,6 +32,8 @@ pub enum Cause {
     NotBooted,
     NothingCame { within: Duration },
     LeavesDisk { which: Device, within: Duration },
+    Aged { age: Duration },
+    ShortOfMemory { available_kib: u64 },
     Restart,
     Upgrade,
     Park,
@@ -63,6 +65,8 @@ impl Cause {
             Self::NotConnected => "not-connected",
             Self::NothingCame { .. } => "nothing-came",
             Self::LeavesDisk { .. } => "leaves-disk",
+            Self::Aged { .. } => "aged",
+            Self::ShortOfMemory { .. } => "short-of-memory",
             Self::Restart => "restart",
             Self::Upgrade => "upgrade",
             Self::Park => "park",
@@ -118,6 +122,17 @@ impl Cause {
                 "vbd {number} of domain {guest}, which the old one served, is not served within {} s",
                 within.as_secs()
             ),
+            Self::Aged { age } => {
+                format!(
+                    "it has been there for {} s, and another one is to come after {}",
+                    age.as_secs(),
+                    settings.renew_s
+                )
+            }
+            Self::ShortOfMemory { available_kib } => format!(
+                "it has had less than {} KiB of memory left for {} s, and {available_kib} now",
+                settings.least_free_kib, settings.least_free_s
+            ),
             Self::Restart => "it is to be restarted".into(),
             Self::Upgrade => "one of another image is to take its place".into(),
             Self::Park => "it is to be parked".into(),
@@ -142,9 +157,14 @@ impl Cause {
         }
     }
 
-    /// Whether the operator wants it, and there is nothing wrong with it.
+    /// Whether the operator wants it, by an order or by the configuration, and it does what it should: what it has is sent before it goes.
     pub fn is_order(&self) -> bool {
-        matches!(self, Self::Restart | Self::Upgrade | Self::Park)
+        matches!(self, Self::Restart | Self::Upgrade | Self::Park) || self.is_planned()
+    }
+
+    /// Whether it is to go though nobody has ordered that and nothing is wrong.
+    pub fn is_planned(&self) -> bool {
+        matches!(self, Self::Aged { .. } | Self::ShortOfMemory { .. })
     }
 
     /// Whether it is held against the driver domain. One reboot is as good as none, as one failure is; one after the other leaves guests without.

@@ -80,6 +80,8 @@ pub struct Look {
     pub is_probed: bool,
     /// It says that its device's link is up, which it need not.
     pub has_link: bool,
+    /// How much memory it says that it has left, in KiB, if that is asked for.
+    pub available_kib: Option<u64>,
     /// The domain that waits to take its place.
     pub standby: Option<Domain>,
     /// The domain of another image that is to take its place.

@@ -5,6 +5,7 @@
 
 mod coming;
 pub mod drain;
+mod planned;
 mod remains;
 mod renewal;
 mod snapshot;
@@ -20,6 +21,7 @@ use super::words::Words;
 use coming::Coming;
 use control::Order;
 use drain::Draining;
+use planned::Planned;
 use remains::Tried;
 use renewal::Renewal;
 use snapshot::Booting;
@@ -118,6 +120,7 @@ pub struct Machine {
     standby: Standby,
     candidate: Candidate,
     renewal: Renewal,
+    planned: Planned,
     /// What is kept; to be written when it differs from what was.
     pub record: Record,
     /// Lines for the log.
@@ -144,6 +147,7 @@ impl Machine {
             health: Health::default(),
             candidate: Candidate::default(),
             renewal: Renewal::default(),
+            planned: Planned::default(),
             record,
             said: Vec::new(),
             waits_for: "",
@@ -176,6 +180,13 @@ impl Machine {
     pub fn standby(&self) -> Option<bool> {
         let can = |id| self.runs_beside == Some(id) && (!self.takes_turns() || self.was_noted(id));
         (self.settings.standby > 0).then(|| self.standby.ready().is_some_and(can))
+    }
+
+    /// For how long the instance that is up has been of use.
+    pub fn age(&self, now: Duration) -> Option<Duration> {
+        let Phase::Up { domain } = self.phase else { return None };
+        let known = self.record.in_place.filter(|known| known.domain == domain)?;
+        Some(Duration::from_millis(ms(now).saturating_sub(known.since)))
     }
 
     /// Whether something is under way that should be looked at often.
@@ -411,7 +422,7 @@ impl Machine {
             Some(Illness::Overdue { since }) => Cause::Overdue { since },
             Some(Illness::Silent { since }) => Cause::Silent { since },
             None if way.has_failed && self.may_doubt() => Cause::FailedRequest,
-            None => return None,
+            None => self.is_due(domain, look)?,
         };
         self.fail(cause, Some(domain), look)
     }
@@ -480,6 +491,7 @@ impl Machine {
             }
         }
         (self.record.promoted, self.record.is_believed) = (None, cause == Cause::FailedRequest);
+        (self.record.in_place, self.planned) = (None, Planned::default());
         self.record.count(cause.name());
         // What is held against the new image is no failure of the one that comes back.
         let then = if is_trial { Then::Start(look.now) } else { self.decide(&cause, look.now) };
@@ -529,6 +541,7 @@ impl Machine {
             }
             Cause::Park => return self.park(BY_OPERATOR.into(), now),
             Cause::Restart | Cause::Upgrade => return Then::Start(now),
+            _ if cause.is_planned() => return Then::Start(now),
             _ if !self.settings.restart => return self.park("`restart = false`".into(), now),
             // The next one is believed.
             Cause::FailedRequest => return Then::Start(now),

@@ -378,6 +378,10 @@ fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings)
         }
         set_at_work(service, None);
         save(&mut machine, &mut paper, service, driver);
+        if let Some(desk) = desks().get_mut(service) {
+            desk.told.age_s = machine.age(look.now).map(|age| age.as_secs());
+            desk.told.available_kib = look.available_kib;
+        }
         let limit = match machine.state() {
             _ if machine.is_draining() => OFTEN,
             _ if machine.is_busy(Shell::now()) => BUSY,
@@ -394,7 +398,10 @@ fn save(machine: &mut Machine, paper: &mut Paper, service: &str, driver: &str) {
     let record = &machine.record;
     paper.say_and_keep(machine.said.drain(..), record, |line| eprintln!("{service}: {driver}: {line}"));
     if let Some(desk) = desks().get_mut(service) {
+        let (age_s, available_kib) = (desk.told.age_s, desk.told.available_kib);
         desk.told = LookedAfter {
+            age_s,
+            available_kib,
             state: machine.state().into(),
             why: (machine.state() == PARKED).then(|| record.why.clone()),
             snapshot: machine.snapshot(),

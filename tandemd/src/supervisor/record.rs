@@ -67,6 +67,10 @@ pub struct Record {
     pub refused: String,
     /// The upgrade that is under way.
     pub upgrade: Option<Upgrade>,
+    /// The instance that is of use, and since when.
+    pub in_place: Option<InPlace>,
+    /// The last restart for want of memory.
+    pub short: Option<Short>,
     /// How often it failed, by cause, and how often it recovered.
     pub counts: BTreeMap<String, u64>,
     /// Milliseconds in which guests had no way out, of all recoveries.
@@ -77,6 +81,26 @@ pub struct Record {
     pub last: Vec<String>,
     /// The recovery that is under way.
     pub under_way: Option<TimeLine>,
+}
+
+/// An instance that is of use.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct InPlace {
+    /// Which.
+    pub domain: u16,
+    /// Since then.
+    pub since: u64,
+}
+
+/// One that was replaced for want of memory.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Short {
+    /// How often that happened with short times in between.
+    pub count: u32,
+    /// When it happened last.
+    pub at: u64,
 }
 
 /// Another image, which has to prove that it is of use.
@@ -241,7 +265,7 @@ impl Record {
         }
         (self.failures, self.going, self.promoted, self.under_way) = (Vec::new(), None, None, None);
         self.snapshots.clear();
-        (self.noting, self.rolling) = (None, None);
+        (self.noting, self.rolling, self.in_place, self.short) = (None, None, None, None);
         if self.upgrade.take().is_some() {
             self.end_upgrade("the machine was started anew meanwhile");
         }

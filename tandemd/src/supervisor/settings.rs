@@ -13,6 +13,9 @@ pub const UNDRAINED_DISK_MS: u64 = 60_000;
 /// Usual limit of a disk's request that looks lost. A medium may hold one back while it does others: Linux' SCSI layer tries for three minutes.
 const OVERDUE_MS: u64 = 300_000;
 
+/// Nobody is restarted for its age sooner.
+const LEAST_RENEW_S: u64 = 60;
+
 /// `[service.NAME.supervise]`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -59,6 +62,18 @@ pub struct Settings {
     /// It fails when an IOMMU stops a device of its that reaches for memory that is not its own.
     #[serde(default = "yes")]
     pub dma_faults: bool,
+    /// One that has been of use for so long is replaced, as by `twinctl restart`; 0: never.
+    #[serde(default)]
+    pub renew_s: u64,
+    /// One that has told of less memory than this for `least-free-s` seconds is replaced so, too; 0: never.
+    #[serde(default)]
+    pub least_free_kib: u64,
+    /// See `least_free_kib`.
+    #[serde(default = "Settings::least_free_s")]
+    pub least_free_s: u64,
+    /// So long after one was replaced for want of memory the next one stays, whatever it tells; twice as long each time after it.
+    #[serde(default = "Settings::renew_pause_s")]
+    pub renew_pause_s: u64,
     /// 1: another instance is kept that has booted and waits for the devices, to take its place when it fails.
     #[serde(default, deserialize_with = "at_most_one")]
     pub standby: u8,
@@ -169,12 +184,29 @@ impl Settings {
         self.overdue_ms.unwrap_or(OVERDUE_MS)
     }
 
+    fn least_free_s() -> u64 {
+        10
+    }
+
+    fn renew_pause_s() -> u64 {
+        600
+    }
+
     /// Looks into the driver domain's configuration, whose name is to be `driver`: the devices that it claims.
     pub fn devices(&self, driver: &str) -> Result<Vec<Claim>> {
         ensure!(self.ready_s > 0, "`ready-s = 0`: it could never be ready");
         ensure!(self.probe_s > 0, "`probe-s = 0`: no driver would ever be fast enough");
         ensure!(self.connect_s > 0, "`connect-s = 0`: no interface would ever be fast enough");
         ensure!(self.within_s > 0, "`within-s = 0`: no failure would count");
+        ensure!(
+            self.renew_s == 0 || self.renew_s >= LEAST_RENEW_S,
+            "`renew-s = {}`: it would be restarted before it is of use; {LEAST_RENEW_S} is the least, and 0 is never",
+            self.renew_s
+        );
+        ensure!(
+            self.renew_pause_s > 0,
+            "`renew-pause-s = 0`: one that always has too little memory would be restarted without an end"
+        );
         let place = self.config.display();
         ensure!(self.config.is_absolute(), "`config`: `{place}` is no whole path: it has to begin with /");
         let text = self.text()?;

@@ -103,6 +103,9 @@ pub struct Shell {
     linked: Option<u16>,
     /// The one that has panicked, and whether its console says that it was out of memory.
     died: Option<(u16, bool)>,
+    /// Whether it is asked how much memory it has; what it has said, and when.
+    asks_for_memory: bool,
+    available: Option<(u16, Option<u64>, Duration)>,
     /// The one that waits to take its place.
     standby: Option<u16>,
     /// The one of another image that is tried.
@@ -171,6 +174,8 @@ impl Shell {
             probed: None,
             linked: None,
             died: None,
+            asks_for_memory: settings.least_free_kib > 0,
+            available: None,
             standby: None,
             candidate: None,
             introduced: BTreeMap::new(),
@@ -371,6 +376,10 @@ impl Shell {
             Some(domain) => self.kind == Kind::Net && has_all && self.has_link(domain.id)?,
             None => false,
         };
+        let available_kib = match &domain {
+            Some(domain) if way.is_some() => self.available_kib(domain.id)?,
+            _ => None,
+        };
         let now = Self::now();
         if !self.has_devices.0 || now >= self.has_devices.1 + DEVICES {
             self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
@@ -394,6 +403,7 @@ impl Shell {
             is_meeting,
             is_probed,
             has_link,
+            available_kib,
             standby,
             candidate,
             remains,

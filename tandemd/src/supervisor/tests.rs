@@ -3,6 +3,7 @@
 mod desk;
 mod destroyed;
 mod disks;
+mod planned;
 mod snapshots;
 mod standby;
 mod upgrades;

@@ -5,9 +5,34 @@ use super::super::look::Domain;
 use super::Shell;
 use crate::store::Store;
 use anyhow::Result;
+use std::time::Duration;
 use xen_abi::sched as reason;
 
+/// So often it is looked how much memory it tells of.
+const MEMORY: Duration = Duration::from_secs(1);
+
+/// Where a driver domain may say how much memory it has left, in KiB.
+pub fn available_of(domain: u16) -> String {
+    format!("/local/domain/{domain}/data/available-kib")
+}
+
 impl Shell {
+    /// How much memory it says that it has left, as of a moment ago.
+    pub(super) fn available_kib(&mut self, domain: u16) -> Result<Option<u64>> {
+        if !self.asks_for_memory {
+            return Ok(None);
+        }
+        let now = Self::now();
+        match self.available {
+            Some((of, said, at)) if of == domain && now < at + MEMORY => Ok(said),
+            _ => {
+                let said = self.store.read(&available_of(domain))?.and_then(|said| said.trim().parse().ok());
+                self.available = Some((domain, said, now));
+                Ok(said)
+            }
+        }
+    }
+
     /// Notes of one that has panicked whether its kernel was out of memory. Its console is read once.
     pub(super) fn hear_last_words(&mut self, domain: Option<&mut Domain>) -> Result<()> {
         let Some(domain) = domain.filter(|d| d.end == Some((reason::SHUTDOWN_CRASH, false)) && !d.is_dying) else {
@@ -29,5 +54,38 @@ impl Shell {
         let frame = self.store.read(&format!("/local/domain/{domain}/console/ring-ref"))?;
         let page = frame.and_then(|frame| frame.parse().ok()).map(|frame| self.hypervisor.map(domain, frame));
         Ok(matches!(page, Some(Ok(page)) if last_words::is_out_of_memory(&last_words::read(page.words()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::process::Command;
+
+    #[test]
+    fn a_driver_domain_tells_its_memory_where_it_is_looked_for() {
+        let place = std::env::temp_dir().join(format!("tandemd-memory-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let [meminfo, tool] = ["meminfo", "xenstore-write"].map(|name| place.join(name));
+        std::fs::write(&meminfo, "MemTotal:  262144 kB\nMemFree: 5 kB\nMemAvailable:   40000 kB\nBuffers: 1 kB\n")
+            .unwrap();
+        std::fs::write(&tool, "#!/bin/sh\necho \"$@\"\n").unwrap();
+        std::fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/xen/tell-memory.sh");
+        let run = || {
+            let path = format!("{}:{}", place.display(), std::env::var("PATH").unwrap());
+            let shell =
+                Command::new("sh").arg(&script).arg("--once").env("PATH", path).env("MEMINFO", &meminfo).output();
+            let output = shell.unwrap();
+            (output.status.success(), String::from_utf8(output.stdout).unwrap())
+        };
+        let (is_done, said) = run();
+        assert!(is_done);
+        let (node, kib) = said.trim().split_once(' ').unwrap();
+        assert_eq!((format!("/local/domain/5/{node}"), kib), (available_of(5), "40000"));
+        std::fs::write(&meminfo, "MemTotal:  262144 kB\n").unwrap();
+        assert_eq!(run(), (false, String::new()), "a kernel that does not say so");
+        std::fs::remove_dir_all(place).unwrap();
     }
 }

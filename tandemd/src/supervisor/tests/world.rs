@@ -204,6 +204,7 @@ impl World {
             end,
             ended_at: end.map(|_| self.now),
             is_out_of_memory: false,
+            available_kib: None,
             is_paused: false,
             beat: Beat::default(),
             spun: Duration::ZERO,

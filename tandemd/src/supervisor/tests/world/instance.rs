@@ -34,6 +34,8 @@ pub struct Instance {
     pub ended_at: Option<Duration>,
     /// Its console says so.
     pub is_out_of_memory: bool,
+    /// How much memory it tells of.
+    pub available_kib: Option<u64>,
     pub is_paused: bool,
     pub beat: Beat,
     /// How long it has taken no event.

@@ -1,0 +1,107 @@
+//! Restarts that nobody has ordered and that no failure asks for: of one that is old, or has little memory left.
+//!
+//! It goes as one that the operator has ordered: it sends what it has, and that is held against nobody. It waits until all else is over, and where another
+//! one is to wait for its place, until that has booted, but not for ever. Who is short of memory again and again is replaced more and more rarely: a
+//! configuration with too little memory is no better after that.
+
+use super::super::cause::Cause;
+use super::super::look::{Errand, Look};
+use super::super::record::{ms, InPlace, Short};
+use super::Machine;
+use std::time::Duration;
+
+/// So long one that is due stays for want of one that waits.
+const UNTIL_ONE_WAITS: Duration = Duration::from_secs(600);
+/// The same of one that is short of memory: it may die soon.
+const UNTIL_ONE_WAITS_SOON: Duration = Duration::from_secs(60);
+/// The longest time between two restarts for want of memory.
+const LONGEST_PAUSE_S: u64 = 6 * 3600;
+
+/// What was seen of the instance that is there.
+#[derive(Debug, Default)]
+pub struct Planned {
+    /// Since when it has told of too little memory without a break.
+    short_since: Option<Duration>,
+    /// It was said that it stays nevertheless.
+    is_said: bool,
+}
+
+impl Machine {
+    /// It is up and does what it should. Whether it is to be replaced all the same.
+    pub(super) fn is_due(&mut self, domain: u16, look: &Look) -> Option<Cause> {
+        let age = self.age_of(domain, look.now);
+        let short_for = self.short_for(look);
+        if !self.is_calm(look) {
+            return None;
+        }
+        if let Some(past) = short_for {
+            if self.may_be_replaced(past, UNTIL_ONE_WAITS_SOON) && self.is_worth_it(look) {
+                let available_kib = look.available_kib.unwrap_or(0);
+                return Some(Cause::ShortOfMemory { available_kib });
+            }
+        }
+        let limit = Duration::from_secs(self.settings.renew_s);
+        let is_old = !limit.is_zero() && age >= limit;
+        (is_old && self.may_be_replaced(age.saturating_sub(limit), UNTIL_ONE_WAITS)).then_some(Cause::Aged { age })
+    }
+
+    /// For how long it has been of use. One that an earlier daemon has seen is as old as that has noted.
+    fn age_of(&mut self, domain: u16, now: Duration) -> Duration {
+        let known = self.record.in_place.filter(|known| known.domain == domain && known.since <= ms(now));
+        let known = known.unwrap_or(InPlace { domain, since: ms(now) });
+        self.record.in_place = Some(known);
+        Duration::from_millis(ms(now) - known.since)
+    }
+
+    /// How long ago it should have been replaced for want of memory, if it should.
+    fn short_for(&mut self, look: &Look) -> Option<Duration> {
+        let is_short = look.available_kib.is_some_and(|kib| kib < self.settings.least_free_kib);
+        if !is_short {
+            self.planned = Planned::default();
+            return None;
+        }
+        let since = *self.planned.short_since.get_or_insert(look.now);
+        let limit = Duration::from_secs(self.settings.least_free_s);
+        look.now.saturating_sub(since).checked_sub(limit)
+    }
+
+    /// Nothing else is under way with any of them.
+    fn is_calm(&self, look: &Look) -> bool {
+        let is_over = self.record.under_way.is_none() && self.record.upgrade.is_none() && look.errand == Errand::None;
+        is_over && look.going_back.is_none() && look.noting.is_none() && !self.has_remains(look)
+    }
+
+    /// One that is to wait does, or has been waited for in vain for so long.
+    fn may_be_replaced(&self, past: Duration, patience: Duration) -> bool {
+        self.standby() != Some(false) || past >= patience
+    }
+
+    /// It was not replaced for want of memory a short time ago. If it is now, that is noted.
+    fn is_worth_it(&mut self, look: &Look) -> bool {
+        let now = ms(look.now);
+        let pause_ms = |count: u32| {
+            let doubled = self.settings.renew_pause_s.saturating_mul(1_u64.checked_shl(count - 1).unwrap_or(u64::MAX));
+            doubled.min(LONGEST_PAUSE_S.max(self.settings.renew_pause_s)).saturating_mul(1000)
+        };
+        let last = self.record.short.filter(|last| last.count > 0 && last.at <= now);
+        let last = last.map(|last| (last.count, now - last.at, pause_ms(last.count)));
+        let count = match last {
+            Some((count, past, pause)) if past < pause => {
+                if !std::mem::replace(&mut self.planned.is_said, true) {
+                    let left_s = (pause - past).div_ceil(1000);
+                    self.say(format!(
+                        "it is short of memory again, and was replaced for that {} s ago ({count} times in a row): it stays for {left_s} s more; has it enough?",
+                        past / 1000
+                    ));
+                }
+                return false;
+            }
+            // It takes long: that may go on for ever.
+            Some((_, past, pause)) if past >= pause.saturating_mul(2) => 1,
+            Some((count, ..)) => count.saturating_add(1).min(32),
+            None => 1,
+        };
+        self.record.short = Some(Short { count, at: now });
+        true
+    }
+}
