@@ -31,6 +31,12 @@ pub fn of_domain(domain: u16) -> String {
     format!("/local/domain/{domain}/{OWN}")
 }
 
+/// What is there while a domain's twind runs, for domain 0.
+#[must_use]
+pub fn up_of(domain: u16) -> String {
+    format!("{}/{BELOW}/up", of_domain(domain))
+}
+
 /// twind's side: answers what is asked.
 pub struct Server {
     base: String,

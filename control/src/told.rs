@@ -166,6 +166,9 @@ pub struct LookedAfter {
     /// See `upgrades`.
     #[serde(default)]
     pub refused: Option<String>,
+    /// Its driver's twin was aborted too often, and is not loaded again.
+    #[serde(default)]
+    pub twin_given_up: bool,
     /// For how many seconds the instance that is up has been of use; nothing if none is.
     #[serde(default)]
     pub age_s: Option<u64>,
@@ -184,11 +187,16 @@ pub struct LookedAfter {
 
 impl LookedAfter {
     /// Counts that are no causes.
-    const NO_CAUSES: [&str; 3] = [Self::RECOVERED, Self::WITHOUT_TWIN, Self::ROLLED_BACK];
+    const NO_CAUSES: [&str; 5] =
+        [Self::RECOVERED, Self::WITHOUT_TWIN, Self::ROLLED_BACK, Self::TWIN_LOADED_AGAIN, Self::TWIN_GIVEN_UP];
     /// How often it has become the way out, or got the disks.
     pub const RECOVERED: &str = "recovered";
     /// How often its twin has not come with it.
     pub const WITHOUT_TWIN: &str = "without-twin";
+    /// How often its twin was loaded again after an abort.
+    pub const TWIN_LOADED_AGAIN: &str = "twin-loaded-again";
+    /// How often that was not done, as it was aborted too often.
+    pub const TWIN_GIVEN_UP: &str = "twin-given-up";
     /// How often it was rolled back.
     pub const ROLLED_BACK: &str = "rolled-back";
 

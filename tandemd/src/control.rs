@@ -9,7 +9,7 @@ use crate::look;
 use crate::store::{Client, Store};
 use crate::supervisor::{self, Wanted};
 use ::control::request::Which;
-use ::control::told::Service;
+use ::control::told::{Service, Twin};
 use ::control::{errand, socket, Answer, Image, Request, Told};
 use anyhow::{bail, ensure, Context, Result};
 use std::collections::BTreeSet;
@@ -206,9 +206,42 @@ fn driver_domain(service: &Service, store: &mut impl Store) -> Result<u16> {
     bail!("{wanted}, the driver domain of service {name}, does not run")
 }
 
+/// What one hears of a twind that is asked how it goes.
+pub enum Heard {
+    /// The twin of the interface, if it has one.
+    Twin(Option<Box<Twin>>),
+    /// None runs, or it does what somebody else has asked for.
+    Other,
+    /// It does not answer.
+    Silence,
+}
+
+/// Asks a domain's twind how it goes, for who does so again and again.
+pub fn hear_twind(domain: u16, vif: u32, limit: Duration) -> Result<Heard> {
+    let mut store = Client::open()?;
+    if store.read(&errand::up_of(domain))?.is_none() {
+        return Ok(Heard::Other);
+    }
+    let request = Request::Status { which: Which { vif: Some(vif), ..Which::default() } };
+    let ask = || errand::ask(&mut store, &errand::of_domain(domain), &request, limit);
+    Ok(match TURNS.take(domain, Duration::ZERO, ask) {
+        Some(Ok(Answer::Ok(Told::Twind { twins }))) => Heard::Twin(twins.into_iter().next().map(Box::new)),
+        Some(Err(_)) => Heard::Silence,
+        None | Some(Ok(Answer::Ok(Told::Tandemd { .. }) | Answer::Error(_))) => Heard::Other,
+    })
+}
+
+/// Has a domain's twind load the twin of this interface again.
+pub fn load_twin(domain: u16, vif: u32) -> Result<()> {
+    let request = Request::Load { which: Which { vif: Some(vif), ..Which::default() } };
+    tell(domain, &request, &mut Client::open()?, UNTIL_DONE).map(|_| ())
+}
+
+/// Domains to which somebody says something.
+static TURNS: Turns = Turns::new();
+
 /// Says something to a domain's twind, when that has answered others. The answer is there after `limit`, or there is none.
 fn tell(domain: u16, request: &Request, store: &mut impl Store, limit: Duration) -> Result<Told> {
-    static TURNS: Turns = Turns::new();
     let end = Instant::now() + limit;
     let left = || end.saturating_duration_since(Instant::now());
     let ask = || errand::ask(store, &errand::of_domain(domain), request, left());

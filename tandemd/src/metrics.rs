@@ -194,6 +194,16 @@ fn looked_after(out: &mut String, services: &[Service]) {
             "How often it has become the way out, or got the disks, at its first start too.",
         ),
         ("rolled_back", LookedAfter::ROLLED_BACK, "How often it was rolled back to what it was when it had booted."),
+        (
+            "twins_loaded_again",
+            LookedAfter::TWIN_LOADED_AGAIN,
+            "How often its driver's twin was loaded again after an abort.",
+        ),
+        (
+            "twins_given_up",
+            LookedAfter::TWIN_GIVEN_UP,
+            "How often its driver's twin was aborted too often, and was not loaded again.",
+        ),
         ("recoveries_without_twin", LookedAfter::WITHOUT_TWIN, "How often its twin has not come with it."),
     ] {
         let count = |of: &Service, told: &LookedAfter| vec![(service(of), told.count(what))];
@@ -207,6 +217,9 @@ fn looked_after(out: &mut String, services: &[Service]) {
         |of: &Service, told: &LookedAfter| told.snapshot.map(|is| (service(of), is.into())).into_iter().collect();
     let help = "1 if it can be rolled back to what it was when it had booted.";
     family(out, "tandem_driver_domain_snapshot_ready", "gauge", help, &each(&noted));
+    let given_up = |of: &Service, told: &LookedAfter| vec![(service(of), told.twin_given_up.into())];
+    let help = "1 if its driver's twin was aborted too often, and is not loaded again.";
+    family(out, "tandem_driver_domain_twin_given_up", "gauge", help, &each(&given_up));
     let age = |of: &Service, told: &LookedAfter| told.age_s.map(|age| (service(of), age)).into_iter().collect();
     let help = "Seconds for which the instance that is up has been of use.";
     family(out, "tandem_driver_domain_age_seconds", "gauge", help, &each(&age));

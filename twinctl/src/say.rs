@@ -67,7 +67,8 @@ pub fn state(told: &LookedAfter) -> String {
     };
     let age = told.age_s.map_or(String::new(), |age| format!("; of use for {age} s"));
     let left = told.available_kib.map_or(String::new(), |kib| format!("; {kib} KiB of memory left"));
-    format!("{state}{why}{waits}{noted}{age}{left}")
+    let given_up = if told.twin_given_up { "; its twin was aborted too often, and is not loaded again" } else { "" };
+    format!("{state}{why}{waits}{noted}{age}{left}{given_up}")
 }
 
 fn twin_status(out: &mut String, twin: &Twin, indent: &str) {

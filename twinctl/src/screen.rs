@@ -252,6 +252,11 @@ mod tests {
             lines(&all(&aging), &all(&aging), 1.0)[1],
             "  looked after: up; another one waits; it can be rolled back; of use for 77 s; 4096 KiB of memory left"
         );
+        let given_up = LookedAfter { twin_given_up: true, snapshot: None, standby: None, ..told.clone() };
+        assert_eq!(
+            lines(&all(&given_up), &all(&given_up), 1.0)[1],
+            "  looked after: up; its twin was aborted too often, and is not loaded again"
+        );
         let parked = LookedAfter { state: "parked".into(), why: Some("it failed 6 times".into()), ..told };
         assert_eq!(
             lines(&all(&parked), &all(&parked), 1.0)[1],

@@ -7,7 +7,7 @@ use control::store::Client;
 use control::{errand, socket, Answer, Request, Told};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -37,6 +37,14 @@ impl Twins {
         let begun = Arc::new(make()?.start()?);
         all.insert(name.into(), Arc::clone(&begun));
         Ok(begun)
+    }
+
+    /// Until each has answered.
+    pub fn wait_for_all(&self) {
+        for twin in self.all().values() {
+            // What it could not do it says elsewhere.
+            let _ = twin.ask(Command::Look);
+        }
     }
 
     /// All of them go.
@@ -157,6 +165,13 @@ fn serve_store(twins: &Twins) -> Result<(), control::Error> {
     let mut server = errand::Server::begin(&mut store, errand::OWN)?;
     loop {
         server.serve(&mut store, None, &|request| twins.answer(&request))?;
+    }
+}
+
+/// Nobody is served yet: one that was killed may have left there that it serves domain 0. Unless another one does.
+pub fn not_yet(path: &Path) {
+    if UnixStream::connect(path).is_err() {
+        let _ = Client::open().and_then(|mut store| errand::end(&mut store, errand::OWN));
     }
 }
 

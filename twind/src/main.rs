@@ -19,6 +19,7 @@ mod control;
 mod live;
 mod tell;
 mod twin;
+mod watchdog;
 
 use ::control::request::Mode;
 use ::control::socket;
@@ -149,6 +150,11 @@ fn made_ahead(drivers: &[String], mode: Mode) -> Option<Ahead> {
 
 fn run() -> Result<(), String> {
     let Some(arguments) = arguments()? else { return Ok(()) };
+    let twins = Twins::default();
+    if arguments.tries.is_none() {
+        control::not_yet(&arguments.socket);
+        watchdog::begin(&twins);
+    }
     let is_alone = arguments.interfaces.len() == 1;
     let mut begun = Vec::new();
     let mut ahead = None;
@@ -175,7 +181,6 @@ fn run() -> Result<(), String> {
     twin::load_all(begun.iter_mut().map(|(_, twin)| twin))?;
     let Some(listener) = listener else { return Ok(()) };
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| format!("signals: {error}"))?;
-    let twins = Twins::default();
     for (name, twin) in begun {
         twins.known_or_begun(name, || Ok(twin))?;
     }
@@ -207,6 +212,8 @@ mod tests {
         let (general, service) = unit.split_once("[Service]").unwrap();
         assert!(general.contains("\nStartLimitIntervalSec=0\n") && service.contains("\nRestart=always\n"));
         assert!(service.contains("\nExecCondition=/bin/grep -q tandem /sys/hypervisor/version/extra\n"));
+        // Who makes a twin does not answer meanwhile: whoever asks waits a hundred seconds for that.
+        assert!(service.contains("\nWatchdogSec=180\n"));
         // It says what the daemon takes.
         assert!(service.contains("\"TWIND=--interface eth0\"") && HELP.contains("--interface NAME"));
     }

@@ -96,7 +96,10 @@ fn services() -> Vec<Service> {
         twin: Some(twin),
         looked_after: Some(LookedAfter {
             state: "parked".into(),
-            counts: [("wedged", 2), ("recovered", 3)].map(|(what, count)| (what.into(), count)).into(),
+            twin_given_up: true,
+            counts: [("wedged", 2), ("recovered", 3), ("twin-given-up", 2)]
+                .map(|(what, count)| (what.into(), count))
+                .into(),
             standby: Some(true),
             age_s: Some(77),
             available_kib: Some(40_000),
@@ -156,6 +159,9 @@ fn what_was_counted_can_be_scraped() {
     assert_eq!(value("tandem_driver_domain_recoveries_total", &net), Some(3.0));
     assert_eq!(value("tandem_driver_domain_recoveries_without_twin_total", &net), Some(0.0));
     assert_eq!(value("tandem_driver_domain_standby_ready", &net), Some(1.0));
+    assert_eq!(value("tandem_driver_domain_twin_given_up", &net), Some(1.0));
+    assert_eq!(value("tandem_driver_domain_twins_given_up_total", &net), Some(2.0));
+    assert_eq!(ends("twin-given-up"), None);
     assert_eq!(value("tandem_driver_domain_age_seconds", &net), Some(77.0));
     assert_eq!(value("tandem_driver_domain_available_bytes", &net), Some(40_960_000.0));
     assert_eq!(value("tandem_driver_domain_outage_milliseconds_total", &net), Some(4100.0));

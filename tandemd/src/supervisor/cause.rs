@@ -34,6 +34,7 @@ pub enum Cause {
     LeavesDisk { which: Device, within: Duration },
     Aged { age: Duration },
     ShortOfMemory { available_kib: u64 },
+    TwindSilent,
     Restart,
     Upgrade,
     Park,
@@ -67,6 +68,7 @@ impl Cause {
             Self::LeavesDisk { .. } => "leaves-disk",
             Self::Aged { .. } => "aged",
             Self::ShortOfMemory { .. } => "short-of-memory",
+            Self::TwindSilent => "twind-silent",
             Self::Restart => "restart",
             Self::Upgrade => "upgrade",
             Self::Park => "park",
@@ -133,6 +135,10 @@ impl Cause {
                 "it has had less than {} KiB of memory left for {} s, and {available_kib} now",
                 settings.least_free_kib, settings.least_free_s
             ),
+            Self::TwindSilent => format!(
+                "its twind has not answered for {} s, and is not there to see to its driver's twin",
+                settings.silent_twind_s()
+            ),
             Self::Restart => "it is to be restarted".into(),
             Self::Upgrade => "one of another image is to take its place".into(),
             Self::Park => "it is to be parked".into(),
@@ -162,9 +168,9 @@ impl Cause {
         matches!(self, Self::Restart | Self::Upgrade | Self::Park) || self.is_planned()
     }
 
-    /// Whether it is to go though nobody has ordered that and nothing is wrong.
+    /// Whether it is to go though nobody has ordered that, and guests lack nothing.
     pub fn is_planned(&self) -> bool {
-        matches!(self, Self::Aged { .. } | Self::ShortOfMemory { .. })
+        matches!(self, Self::Aged { .. } | Self::ShortOfMemory { .. } | Self::TwindSilent)
     }
 
     /// Whether it is held against the driver domain. One reboot is as good as none, as one failure is; one after the other leaves guests without.

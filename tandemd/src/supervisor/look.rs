@@ -51,6 +51,28 @@ pub struct Way {
     pub has_failed: bool,
 }
 
+/// A driver domain's twind, which has answered once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Twind {
+    /// How long ago it was heard last, or was not to be.
+    pub silent_for: Duration,
+    /// Its twin, if it has told of one.
+    pub twin: Option<TwinSeen>,
+}
+
+/// A twin, as twind tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TwinSeen {
+    /// How often one was aborted.
+    pub aborts: u64,
+    /// One is loaded, whoever has the card.
+    pub is_loaded: bool,
+    /// It is to have the card.
+    pub is_wanted: bool,
+    /// None is loaded, since the last one was aborted.
+    pub was_aborted: bool,
+}
+
 /// What became of the toolstack's process that was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Errand {
@@ -82,6 +104,8 @@ pub struct Look {
     pub has_link: bool,
     /// How much memory it says that it has left, in KiB, if that is asked for.
     pub available_kib: Option<u64>,
+    /// Its twind, if that is asked for, and was heard.
+    pub twind: Option<Twind>,
     /// The domain that waits to take its place.
     pub standby: Option<Domain>,
     /// The domain of another image that is to take its place.
@@ -147,4 +171,6 @@ pub enum Act {
     HandOver(u16),
     /// The toolstack is to hand it the next device that it lacks.
     Attach(u16),
+    /// Its twind is to load the twin again.
+    LoadTwin(u16),
 }

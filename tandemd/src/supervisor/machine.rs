@@ -9,6 +9,7 @@ mod planned;
 mod remains;
 mod renewal;
 mod snapshot;
+mod twin;
 pub mod upgrade;
 
 use super::cause::Cause;
@@ -27,6 +28,7 @@ use renewal::Renewal;
 use snapshot::Booting;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use twin::Twins;
 use upgrade::Candidate;
 use xen_abi::sched as reason;
 
@@ -121,6 +123,7 @@ pub struct Machine {
     candidate: Candidate,
     renewal: Renewal,
     planned: Planned,
+    twins: Twins,
     /// What is kept; to be written when it differs from what was.
     pub record: Record,
     /// Lines for the log.
@@ -148,6 +151,7 @@ impl Machine {
             candidate: Candidate::default(),
             renewal: Renewal::default(),
             planned: Planned::default(),
+            twins: Twins::default(),
             record,
             said: Vec::new(),
             waits_for: "",
@@ -278,7 +282,7 @@ impl Machine {
                 }
                 None
             }
-            Phase::Up { domain } => self.look_after(domain, look).or_else(|| self.note_progress(domain, look)),
+            Phase::Up { domain } => self.is_up(domain, look),
             Phase::Coming(coming) => self.wait_for(coming, look),
             Phase::Going(going) => self.let_go(going, look),
             Phase::Down { from } => self.start(from, look),
@@ -396,6 +400,13 @@ impl Machine {
         None
     }
 
+    /// It is up.
+    fn is_up(&mut self, domain: u16, look: &Look) -> Option<Act> {
+        let act = self.look_after(domain, look).or_else(|| self.note_progress(domain, look));
+        let is_well = act.is_none() && matches!(self.phase, Phase::Up { .. });
+        act.or_else(|| is_well.then(|| self.look_after_twin(domain, look))?)
+    }
+
     /// It runs; does it do what it should?
     fn look_after(&mut self, domain: u16, look: &Look) -> Option<Act> {
         if let Some(cause) = self.trouble(domain, look) {
@@ -408,7 +419,7 @@ impl Machine {
         };
         if look.domain.as_ref().is_some_and(|d| d.is_paused) {
             // By the operator: it does nothing, whatever waits for it, until it runs again.
-            self.health = Health::default();
+            (self.health, self.planned) = (Health::default(), Planned::default());
             return None;
         }
         let beats = look.domain.as_ref().map_or(&[][..], |d| &d.beats);
@@ -492,6 +503,7 @@ impl Machine {
         }
         (self.record.promoted, self.record.is_believed) = (None, cause == Cause::FailedRequest);
         (self.record.in_place, self.planned) = (None, Planned::default());
+        (self.record.twin_given_up, self.twins) = (None, Twins::default());
         self.record.count(cause.name());
         // What is held against the new image is no failure of the one that comes back.
         let then = if is_trial { Then::Start(look.now) } else { self.decide(&cause, look.now) };

@@ -18,6 +18,7 @@ mod orphans;
 mod ours;
 mod passthrough;
 mod pci;
+mod pulse;
 mod record;
 mod settings;
 mod shell;
@@ -402,6 +403,7 @@ fn save(machine: &mut Machine, paper: &mut Paper, service: &str, driver: &str) {
         desk.told = LookedAfter {
             age_s,
             available_kib,
+            twin_given_up: record.twin_given_up.is_some(),
             state: machine.state().into(),
             why: (machine.state() == PARKED).then(|| record.why.clone()),
             snapshot: machine.snapshot(),

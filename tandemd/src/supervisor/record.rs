@@ -69,8 +69,10 @@ pub struct Record {
     pub upgrade: Option<Upgrade>,
     /// The instance that is of use, and since when.
     pub in_place: Option<InPlace>,
-    /// The last restart for want of memory.
-    pub short: Option<Short>,
+    /// The last restart that may have been in vain.
+    pub hasty: Option<Hasty>,
+    /// The instance whose driver's twin was aborted too often.
+    pub twin_given_up: Option<u16>,
     /// How often it failed, by cause, and how often it recovered.
     pub counts: BTreeMap<String, u64>,
     /// Milliseconds in which guests had no way out, of all recoveries.
@@ -93,10 +95,10 @@ pub struct InPlace {
     pub since: u64,
 }
 
-/// One that was replaced for want of memory.
+/// One that was replaced for want of memory, or since its twind was silent: the next one may be no better.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub struct Short {
+pub struct Hasty {
     /// How often that happened with short times in between.
     pub count: u32,
     /// When it happened last.
@@ -265,7 +267,7 @@ impl Record {
         }
         (self.failures, self.going, self.promoted, self.under_way) = (Vec::new(), None, None, None);
         self.snapshots.clear();
-        (self.noting, self.rolling, self.in_place, self.short) = (None, None, None, None);
+        (self.noting, self.rolling, self.in_place, self.hasty, self.twin_given_up) = (None, None, None, None, None);
         if self.upgrade.take().is_some() {
             self.end_upgrade("the machine was started anew meanwhile");
         }

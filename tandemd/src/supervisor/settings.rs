@@ -13,6 +13,8 @@ pub const UNDRAINED_DISK_MS: u64 = 60_000;
 /// Usual limit of a disk's request that looks lost. A medium may hold one back while it does others: Linux' SCSI layer tries for three minutes.
 const OVERDUE_MS: u64 = 300_000;
 
+/// So long twind may be silent at least: to make a twin takes ten seconds and more, in which it does not answer.
+const LEAST_TWIND_S: u64 = 10;
 /// Nobody is restarted for its age sooner.
 const LEAST_RENEW_S: u64 = 60;
 
@@ -95,6 +97,12 @@ pub struct Settings {
     /// Its driver has a twin: the way out is to be its card, and it is said when that does not come.
     #[serde(default)]
     pub twin: bool,
+    /// One whose twind has not answered for so long, though it had before, is replaced; 0: never.
+    #[serde(default = "Settings::twind_s")]
+    pub twind_s: u64,
+    /// A twin that was aborted is loaded again, unless that was so often within a minute; 0: none is.
+    #[serde(default = "Settings::twin_aborts")]
+    pub twin_aborts: u32,
 }
 
 /// Who resets devices that change hands.
@@ -192,6 +200,32 @@ impl Settings {
         600
     }
 
+    /// How long its twind may be silent; 0: any time.
+    pub fn silent_twind_s(&self) -> u64 {
+        if self.twin {
+            self.twind_s
+        } else {
+            0
+        }
+    }
+
+    /// How many aborts of its twin within a minute are too many; 0: it is not loaded again.
+    pub fn most_aborts(&self) -> u32 {
+        if self.twin {
+            self.twin_aborts
+        } else {
+            0
+        }
+    }
+
+    fn twind_s() -> u64 {
+        60
+    }
+
+    fn twin_aborts() -> u32 {
+        3
+    }
+
     /// Looks into the driver domain's configuration, whose name is to be `driver`: the devices that it claims.
     pub fn devices(&self, driver: &str) -> Result<Vec<Claim>> {
         ensure!(self.ready_s > 0, "`ready-s = 0`: it could never be ready");
@@ -206,6 +240,11 @@ impl Settings {
         ensure!(
             self.renew_pause_s > 0,
             "`renew-pause-s = 0`: one that always has too little memory would be restarted without an end"
+        );
+        ensure!(
+            self.twind_s == 0 || self.twind_s >= LEAST_TWIND_S,
+            "`twind-s = {}`: it makes twins meanwhile, which takes longer; {LEAST_TWIND_S} is the least, and 0 is never",
+            self.twind_s
         );
         let place = self.config.display();
         ensure!(self.config.is_absolute(), "`config`: `{place}` is no whole path: it has to begin with /");

@@ -5,6 +5,7 @@ use super::assign::Assigner;
 use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
 use super::passthrough::{self, Meeting, Sysfs};
+use super::pulse::Pulse;
 use super::settings::{Answers, Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, ours, pci, standby, Record, BUSY};
@@ -106,6 +107,9 @@ pub struct Shell {
     /// Whether it is asked how much memory it has; what it has said, and when.
     asks_for_memory: bool,
     available: Option<(u16, Option<u64>, Duration)>,
+    /// Its twind is asked, and about this interface of its own.
+    pulse: Option<Pulse>,
+    vif: u32,
     /// The one that waits to take its place.
     standby: Option<u16>,
     /// The one of another image that is tried.
@@ -176,6 +180,8 @@ impl Shell {
             died: None,
             asks_for_memory: settings.least_free_kib > 0,
             available: None,
+            pulse: Self::pulse(service, settings)?,
+            vif: 0,
             standby: None,
             candidate: None,
             introduced: BTreeMap::new(),
@@ -380,6 +386,7 @@ impl Shell {
             Some(domain) if way.is_some() => self.available_kib(domain.id)?,
             _ => None,
         };
+        let twind = self.hear_twind(domain.as_ref(), way.as_ref());
         let now = Self::now();
         if !self.has_devices.0 || now >= self.has_devices.1 + DEVICES {
             self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
@@ -404,6 +411,7 @@ impl Shell {
             is_probed,
             has_link,
             available_kib,
+            twind,
             standby,
             candidate,
             remains,
@@ -583,6 +591,7 @@ impl Shell {
             }
             Some(Err(error)) => return Err(error).context("a switch's way out"),
         };
+        self.vif = way.vif;
         let is_card = way.kind == op::WAY_OUT_CARD;
         let is_waiting = way.waiting > 0 || way.state & op::STATE_STALLED != 0;
         let (queue, came) = (Queue { is_waiting, taken: way.out_packets, ..Queue::default() }, way.in_packets);
@@ -680,6 +689,10 @@ impl Shell {
             }
             Act::RollBackBeside(domain) => self.roll_back(domain),
             Act::Promote(domain) => self.promote(domain),
+            Act::LoadTwin(_) => {
+                self.pulse.iter().for_each(Pulse::load);
+                Ok(())
+            }
             Act::HandOver(domain) => {
                 if let Err(error) = self.give(domain.into()) {
                     eprintln!("{}: {}: xl is to hand it its devices: {error:#}", self.service, self.driver);

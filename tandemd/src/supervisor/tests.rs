@@ -6,6 +6,7 @@ mod disks;
 mod planned;
 mod snapshots;
 mod standby;
+mod twins;
 mod upgrades;
 mod world;
 

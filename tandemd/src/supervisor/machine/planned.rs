@@ -1,12 +1,12 @@
-//! Restarts that nobody has ordered and that no failure asks for: of one that is old, or has little memory left.
+//! Restarts that nobody has ordered and that no failure asks for: of one that is old, has little memory left, or whose twind is silent.
 //!
 //! It goes as one that the operator has ordered: it sends what it has, and that is held against nobody. It waits until all else is over, and where another
-//! one is to wait for its place, until that has booted, but not for ever. Who is short of memory again and again is replaced more and more rarely: a
-//! configuration with too little memory is no better after that.
+//! one is to wait for its place, until that has booted, but not for ever. Who is short of memory again and again, or has a twind that is silent, is replaced
+//! more and more rarely: a configuration with too little memory is no better after that.
 
 use super::super::cause::Cause;
 use super::super::look::{Errand, Look};
-use super::super::record::{ms, InPlace, Short};
+use super::super::record::{ms, Hasty, InPlace};
 use super::Machine;
 use std::time::Duration;
 
@@ -14,12 +14,14 @@ use std::time::Duration;
 const UNTIL_ONE_WAITS: Duration = Duration::from_secs(600);
 /// The same of one that is short of memory: it may die soon.
 const UNTIL_ONE_WAITS_SOON: Duration = Duration::from_secs(60);
-/// The longest time between two restarts for want of memory.
+/// The longest time between two restarts that may be in vain.
 const LONGEST_PAUSE_S: u64 = 6 * 3600;
 
 /// What was seen of the instance that is there.
 #[derive(Debug, Default)]
 pub struct Planned {
+    /// Since when it was looked at without a break.
+    from: Option<Duration>,
     /// Since when it has told of too little memory without a break.
     short_since: Option<Duration>,
     /// It was said that it stays nevertheless.
@@ -30,14 +32,22 @@ impl Machine {
     /// It is up and does what it should. Whether it is to be replaced all the same.
     pub(super) fn is_due(&mut self, domain: u16, look: &Look) -> Option<Cause> {
         let age = self.age_of(domain, look.now);
-        let short_for = self.short_for(look);
+        let from = *self.planned.from.get_or_insert(look.now);
+        let (short_for, silent_for) = (self.short_for(look), self.silent_for(look, from));
         if !self.is_calm(look) {
             return None;
         }
         if let Some(past) = short_for {
-            if self.may_be_replaced(past, UNTIL_ONE_WAITS_SOON) && self.is_worth_it(look) {
+            if self.may_be_replaced(past, UNTIL_ONE_WAITS_SOON) && self.is_worth_it("it is short of memory", look) {
                 let available_kib = look.available_kib.unwrap_or(0);
                 return Some(Cause::ShortOfMemory { available_kib });
+            }
+        }
+        if let Some(silent_for) = silent_for {
+            let limit = Duration::from_secs(self.settings.silent_twind_s());
+            let past = silent_for.saturating_sub(limit);
+            if self.may_be_replaced(past, UNTIL_ONE_WAITS) && self.is_worth_it("its twind does not answer", look) {
+                return Some(Cause::TwindSilent);
             }
         }
         let limit = Duration::from_secs(self.settings.renew_s);
@@ -57,12 +67,19 @@ impl Machine {
     fn short_for(&mut self, look: &Look) -> Option<Duration> {
         let is_short = look.available_kib.is_some_and(|kib| kib < self.settings.least_free_kib);
         if !is_short {
-            self.planned = Planned::default();
+            self.planned.short_since = None;
             return None;
         }
         let since = *self.planned.short_since.get_or_insert(look.now);
         let limit = Duration::from_secs(self.settings.least_free_s);
         look.now.saturating_sub(since).checked_sub(limit)
+    }
+
+    /// For how long its twind has not answered, if that is too long. One that was paused has its time.
+    fn silent_for(&self, look: &Look, from: Duration) -> Option<Duration> {
+        let limit = Duration::from_secs(self.settings.silent_twind_s());
+        let silent_for = look.twind?.silent_for.min(look.now.saturating_sub(from));
+        (!limit.is_zero() && silent_for >= limit).then_some(silent_for)
     }
 
     /// Nothing else is under way with any of them.
@@ -76,21 +93,21 @@ impl Machine {
         self.standby() != Some(false) || past >= patience
     }
 
-    /// It was not replaced for want of memory a short time ago. If it is now, that is noted.
-    fn is_worth_it(&mut self, look: &Look) -> bool {
+    /// It was not replaced a short time ago for want of memory, or since its twind was silent. If it is now, that is noted.
+    fn is_worth_it(&mut self, what: &str, look: &Look) -> bool {
         let now = ms(look.now);
         let pause_ms = |count: u32| {
             let doubled = self.settings.renew_pause_s.saturating_mul(1_u64.checked_shl(count - 1).unwrap_or(u64::MAX));
             doubled.min(LONGEST_PAUSE_S.max(self.settings.renew_pause_s)).saturating_mul(1000)
         };
-        let last = self.record.short.filter(|last| last.count > 0 && last.at <= now);
+        let last = self.record.hasty.filter(|last| last.count > 0 && last.at <= now);
         let last = last.map(|last| (last.count, now - last.at, pause_ms(last.count)));
         let count = match last {
             Some((count, past, pause)) if past < pause => {
                 if !std::mem::replace(&mut self.planned.is_said, true) {
                     let left_s = (pause - past).div_ceil(1000);
                     self.say(format!(
-                        "it is short of memory again, and was replaced for that {} s ago ({count} times in a row): it stays for {left_s} s more; has it enough?",
+                        "{what} again, and the one before was replaced {} s ago ({count} times in a row): it stays for {left_s} s more; what is wrong with its configuration?",
                         past / 1000
                     ));
                 }
@@ -101,7 +118,7 @@ impl Machine {
             Some((count, ..)) => count.saturating_add(1).min(32),
             None => 1,
         };
-        self.record.short = Some(Short { count, at: now });
+        self.record.hasty = Some(Hasty { count, at: now });
         true
     }
 }

@@ -1,7 +1,9 @@
 //! What a driver domain says of itself, which nobody has to believe.
 
 use super::super::last_words;
-use super::super::look::Domain;
+use super::super::look::{Domain, Twind, Way};
+use super::super::pulse::Pulse;
+use super::super::settings::Settings;
 use super::Shell;
 use crate::store::Store;
 use anyhow::Result;
@@ -16,7 +18,30 @@ pub fn available_of(domain: u16) -> String {
     format!("/local/domain/{domain}/data/available-kib")
 }
 
+/// Its twind is asked so often, at most and at least, and so many times until it has been silent for too long.
+const SELDOM: Duration = Duration::from_secs(10);
+const OFTEN: Duration = Duration::from_secs(1);
+const TIMES: u32 = 4;
+
 impl Shell {
+    /// Who asks its twind, if that is wanted.
+    pub(super) fn pulse(service: &str, settings: &Settings) -> Result<Option<Pulse>> {
+        let every = match settings.silent_twind_s() {
+            0 if settings.most_aborts() == 0 => return Ok(None),
+            0 => SELDOM,
+            limit => (Duration::from_secs(limit) / TIMES).clamp(OFTEN, SELDOM),
+        };
+        Pulse::begin(service, every, Self::now).map(Some)
+    }
+
+    /// What is known of its twind. One that is no way, or is paused, is not asked.
+    pub(super) fn hear_twind(&self, domain: Option<&Domain>, way: Option<&Way>) -> Option<Twind> {
+        let pulse = self.pulse.as_ref()?;
+        let asked = domain.zip(way).filter(|(domain, _)| !domain.is_paused && domain.end.is_none());
+        pulse.follow(asked.map(|(domain, way)| (domain.id, self.vif, way.is_card)));
+        pulse.twind(Self::now())
+    }
+
     /// How much memory it says that it has left, as of a moment ago.
     pub(super) fn available_kib(&mut self, domain: u16) -> Result<Option<u64>> {
         if !self.asks_for_memory {

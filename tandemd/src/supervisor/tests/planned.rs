@@ -134,7 +134,7 @@ fn one_that_is_always_short_of_memory_is_replaced_more_and_more_rarely() {
         }
     }
     assert_eq!(gaps, [10, 20, 40, 80]);
-    let told = world.log.iter().filter(|line| line.contains("short of memory again")).count();
+    let told = world.log.iter().filter(|line| line.contains("it is short of memory again")).count();
     assert!((4..=6).contains(&told), "{:?}", world.log);
     // It was enough for long: that is forgotten.
     assert_eq!(replaced_within(&mut world, 400 * MINUTE, Some(5000)), 0);
@@ -152,6 +152,8 @@ fn what_says_nothing_is_refused() {
     for (line, words) in [
         ("renew-s = 59", "60 is the least"),
         ("renew-pause-s = 0", "without an end"),
+        ("twin = true\ntwind-s = 9", "10 is the least"),
+        ("twin = true\ntwind-s = 0\ntwin-aborts = 9", "/nowhere/dd.cfg"),
         ("least-free-kib = 1\nleast-free-s = 0\nrenew-s = 60", "/nowhere/dd.cfg"),
     ] {
         assert!(refused(line).contains(words), "{line}: {}", refused(line));

@@ -205,6 +205,7 @@ impl World {
             ended_at: end.map(|_| self.now),
             is_out_of_memory: false,
             available_kib: None,
+            twind: None,
             is_paused: false,
             beat: Beat::default(),
             spun: Duration::ZERO,

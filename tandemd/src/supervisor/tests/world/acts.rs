@@ -88,7 +88,7 @@ impl World {
             Act::Create | Act::CreateStandby | Act::CreateCandidate | Act::RollBack(_) => false,
             Act::Drain(of) | Act::Quarantine(of) | Act::Take(of) | Act::ClearAway(of) | Act::Destroy(of) => of == id,
             Act::Introduce(of) | Act::Dismiss(of) | Act::Note(of) | Act::RollBackBeside(of) => of == id,
-            Act::Promote(of) | Act::HandOver(of) | Act::Attach(of) => of == id,
+            Act::Promote(of) | Act::HandOver(of) | Act::Attach(of) | Act::LoadTwin(of) => of == id,
         };
         let is_at_work = self.going_back.into_iter().chain(self.noting).any(|(id, _)| is_named(id));
         assert!(!is_at_work, "it is being noted or rolled back: {act:?}");
@@ -129,6 +129,10 @@ impl World {
                 assert!(self.remains.iter().any(|d| d.id == id && !d.has_devices), "it has devices still, or is gone");
                 assert!(!self.is_cleared(id), "it is cleared away already");
                 self.aside.push(Process { act, until: self.now + DESTROY, is_released: true });
+            }
+            Act::LoadTwin(id) => {
+                let ours = self.domain.as_ref().filter(|d| d.id == id).expect("whose twin is loaded is there");
+                assert!(ours.is_way() && !ours.is_paused, "its twind would not answer");
             }
             Act::HandOver(id) => {
                 assert!(self.remains.iter().all(|d| !d.has_devices), "somebody has them still");

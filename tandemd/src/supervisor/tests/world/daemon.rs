@@ -50,6 +50,7 @@ impl World {
             is_probed: has_all && is_driven,
             has_link: has_all && is_driven,
             available_kib: self.domain.as_ref().and_then(|d| d.available_kib),
+            twind: self.domain.as_ref().and_then(|d| d.twind),
             standby: self.standby.as_ref().map(|d| d.seen(self.now)),
             candidate: self.candidate.as_ref().map(|d| d.seen(self.now)),
             remains: self.remains.iter().map(|d| d.id).filter(|id| !self.is_cleared(*id)).collect(),

@@ -2,7 +2,7 @@
 
 use super::{BOOT, TICK, WEDGED};
 use crate::supervisor::health::Beat;
-use crate::supervisor::look::Domain;
+use crate::supervisor::look::{Domain, Twind};
 use control::Image;
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ pub struct Instance {
     pub is_out_of_memory: bool,
     /// How much memory it tells of.
     pub available_kib: Option<u64>,
+    /// What its twind tells.
+    pub twind: Option<Twind>,
     pub is_paused: bool,
     pub beat: Beat,
     /// How long it has taken no event.
