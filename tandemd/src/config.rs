@@ -16,7 +16,7 @@
 //! address = "127.0.0.1:9740"
 //! ```
 
-use crate::supervisor::{candidate_of, remains_of, standby_of, Settings, UNDRAINED_DISK_MS};
+use crate::supervisor::{candidate_of, remains_of, standby_of, words_for_missing, Settings, UNDRAINED_DISK_MS};
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -258,6 +258,19 @@ impl Config {
         }));
         troubles.extend(claimed_twice(&claims));
         troubles
+    }
+
+    /// Devices of driver domains that are to be looked after that are not in the machine. That is no error: one may come later.
+    pub fn missing(&self, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+        let of = |(name, service): (&String, &Service)| {
+            let (driver, settings) = service.looked_after()?;
+            let devices = settings.devices(driver).ok()?;
+            let missing: Vec<String> =
+                devices.into_iter().map(|device| device.name).filter(|device| !is_there(device)).collect();
+            let said = words_for_missing(&missing.join(", "), &settings.config);
+            (!missing.is_empty()).then(|| format!("[service.{name}.supervise]: {said}"))
+        };
+        self.service.iter().filter_map(of).collect()
     }
 
     /// Fails if there is one of those.

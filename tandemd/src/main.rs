@@ -51,7 +51,8 @@ usage: tandemd [--config PATH] [--check | --list | --wait]
 Serves guests' network interfaces and disks that have one of its services as their back end (vif = ['backend=net']), and looks after
 driver domains. Without --check, --list and --wait it is the daemon. Its log is its standard error; twinctl asks it, and orders it about.
   --config PATH   a file, or a directory with files *.toml, instead of /etc/tandem
-  --check         reads the configuration, says what is wrong with it, and ends; it says nothing if all is right
+  --check         reads the configuration, says what is wrong with it, and ends; it says nothing if all is right. That a driver domain's device is not in
+                  the machine is a warning
   --list          says which interfaces and disks are plugged in and what went through them, and ends
   --wait          waits, half a minute at most, until all services' domains are there, for whoever starts guests then, and ends";
 
@@ -95,7 +96,10 @@ fn run() -> Result<()> {
         None => Config::read_or_usual(Path::new(config::PATH))?,
     };
     if is_check {
-        return config.without_troubles().map(|_| ());
+        let config = config.without_troubles()?;
+        let missing = config.missing(supervisor::is_in_machine);
+        missing.iter().for_each(|line| eprintln!("tandemd: warning: {line}"));
+        return Ok(());
     }
     if is_wait {
         let services = config.service.keys().map(String::as_str);

@@ -32,9 +32,10 @@ mod xl_config;
 
 pub use machine::upgrade::name_of as candidate_of;
 pub use orphans::begin as clear_orphans;
-pub use pci::{backs as pci_backs, is_in_backs as is_in_pci_backs};
+pub use pci::{backs as pci_backs, is_in_backs as is_in_pci_backs, is_there as is_in_machine};
 pub use record::Record;
 pub use settings::{Settings, UNDRAINED_DISK_MS};
+pub use shell::missing::of as words_for_missing;
 pub use shell::{link_of, taken_by, waits_for};
 pub use standby::{name_of as standby_of, remains_of};
 pub use toolstack::children::await_earlier as await_earlier_children;

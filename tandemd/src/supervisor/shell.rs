@@ -30,9 +30,11 @@ use xen_abi::sched as reason;
 mod beside;
 mod hands;
 mod inside;
+pub mod missing;
 mod rid;
 
 use beside::{Beside, Does};
+use missing::Missing;
 
 /// Places of xenstore's that tell when domains come and go.
 const COMES: &str = "@introduceDomain";
@@ -132,6 +134,8 @@ pub struct Shell {
     switch: Option<u32>,
     /// How many requests for the service's disks it has answered.
     answered: Answered,
+    /// Devices that were missed, as was said.
+    missing: Missing,
     /// All devices are in the machine, as of so much time since its start.
     has_devices: (bool, Duration),
     /// Takes them from domain 0.
@@ -194,6 +198,7 @@ impl Shell {
             nets: Vec::new(),
             switch: None,
             answered: Answered::default(),
+            missing: Missing::default(),
             has_devices: (false, Duration::ZERO),
             assigner: settings.assign.then(|| Assigner::new(service)),
             all_ended: None,
@@ -389,7 +394,12 @@ impl Shell {
         let twind = self.hear_twind(domain.as_ref(), way.as_ref());
         let now = Self::now();
         if !self.has_devices.0 || now >= self.has_devices.1 + DEVICES {
-            self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
+            let missing = self.devices.iter().map(|device| &device.name).filter(|name| !pci::is_there(name));
+            let missing: Vec<String> = missing.cloned().collect();
+            self.has_devices = (missing.is_empty(), now);
+            if let Some(said) = self.missing.look(missing, &self.config) {
+                eprintln!("{}: {}: {said}", self.service, self.driver);
+            }
         }
         // While there is one, or one is at work, they may be with nobody for a moment.
         let is_settled = domain.is_some() || !matches!(errand, Errand::None) || self.beside.is_some();

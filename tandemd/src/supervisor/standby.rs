@@ -8,6 +8,10 @@ use std::time::Duration;
 
 /// So long is waited after one that could not be made, has not booted, or has ended, before another one is made.
 const AGAIN: Duration = Duration::from_secs(60);
+/// The same after one that could not be made again and again: twice as long each time, so long at most.
+const LONGEST: Duration = Duration::from_secs(900);
+/// How toolstacks say that there is no memory for a domain.
+const NO_MEMORY: [&str; 4] = ["free memory", "enough memory", "allocate memory", "out of memory"];
 /// So often the toolstack is asked to destroy one.
 const AGAIN_DISMISS: Duration = Duration::from_secs(5);
 
@@ -37,6 +41,12 @@ pub fn is_usable(domain: &Domain) -> bool {
     domain.end.is_none() && !domain.is_dying && !domain.is_paused
 }
 
+/// Whether a toolstack that says this had no memory for a domain.
+fn lacks_memory(why: &str) -> bool {
+    let why = why.to_lowercase();
+    NO_MEMORY.iter().any(|words| why.contains(words))
+}
+
 /// How it goes with it.
 #[derive(Debug)]
 pub struct Standby {
@@ -44,6 +54,10 @@ pub struct Standby {
     limit: Duration,
     /// The toolstack works on it.
     is_at_work: bool,
+    /// It makes one.
+    makes: bool,
+    /// So many times in a row none could be made.
+    in_vain: u32,
     /// The next thing is not done before.
     from: Duration,
     seen: Option<Seen>,
@@ -54,7 +68,7 @@ pub struct Standby {
 impl Standby {
     /// There is none.
     pub fn new(limit: Duration) -> Self {
-        Self { limit, is_at_work: false, from: Duration::ZERO, seen: None, introduced: None }
+        Self { limit, is_at_work: false, makes: false, in_vain: 0, from: Duration::ZERO, seen: None, introduced: None }
     }
 
     /// What the toolstack said, if it was asked here. Told once.
@@ -63,9 +77,20 @@ impl Standby {
         if !std::mem::take(&mut self.is_at_work) {
             return None;
         }
+        let makes = std::mem::take(&mut self.makes);
         Some(result.clone().map_err(|why| {
-            self.from = look.now + AGAIN;
-            format!("the one that is to wait: {why}")
+            let doublings = if makes { self.in_vain.min(8) } else { 0 };
+            let wait = AGAIN.saturating_mul(1 << doublings).min(LONGEST);
+            self.in_vain += u32::from(makes);
+            self.from = look.now + wait;
+            let again = format!("that is tried again after {} s", wait.as_secs());
+            match makes {
+                true if lacks_memory(&why) => format!(
+                    "there is too little memory for one that waits, and it goes on without; {again}, and `xl info` says what is free: {why}"
+                ),
+                true => format!("the one that is to wait cannot be made, and it goes on without; {again}: {why}"),
+                false => format!("the one that is to wait: {why}"),
+            }
         }))
     }
 
@@ -74,6 +99,7 @@ impl Standby {
         let Some(there) = &look.standby else {
             (self.seen, self.introduced) = (None, None);
             let is_due = wish == Wish::There && look.has_devices && look.is_served && look.now >= self.from;
+            self.makes |= is_due;
             return is_due.then(|| self.ask(Act::CreateStandby));
         };
         if there.is_dying {
@@ -130,6 +156,7 @@ impl Standby {
     fn watch(&mut self, there: &Domain, look: &Look, said: &mut Vec<String>) -> Option<Act> {
         let seen = self.seen.get_or_insert(Seen::new(there, look.now));
         if seen.look(there, look.now) {
+            self.in_vain = 0;
             said.push(format!("domain {} waits to take its place", there.id));
         }
         seen.is_half_built(there, look.now).then(|| self.ask(Act::Dismiss(there.id)))
@@ -144,5 +171,51 @@ impl Standby {
         said.push(format!("domain {} has not booted within {} s, and goes", there.id, self.limit.as_secs()));
         self.from = look.now + AGAIN;
         Some(self.ask(Act::Dismiss(there.id)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(standby: &mut Standby, now: Duration, result: Result<(), &str>) -> Option<String> {
+        let look = Look { now, has_devices: true, is_served: true, ..Look::default() };
+        assert_eq!(standby.next(Wish::There, &look, &mut Vec::new()), Some(Act::CreateStandby), "{now:?}");
+        let done = Look { errand: Errand::Done(result.map_err(Into::into)), ..look.clone() };
+        let said = standby.take_result(&done).unwrap().err();
+        assert_eq!(standby.next(Wish::There, &look, &mut Vec::new()), None, "not at once");
+        said
+    }
+
+    #[test]
+    fn one_for_which_there_is_no_memory_is_tried_more_and_more_rarely_and_that_is_said() {
+        let mut standby = Standby::new(Duration::from_secs(20));
+        let (mut now, mut waits) = (Duration::from_secs(100), Vec::new());
+        for why in ["failed to free memory for the domain", "xc: error: Cannot allocate memory"].iter().cycle().take(7)
+        {
+            let said = made(&mut standby, now, Err(why)).unwrap();
+            assert!(said.starts_with("there is too little memory for one that waits") && said.ends_with(why), "{said}");
+            waits.push((standby.from - now).as_secs());
+            assert!(said.contains(&format!("again after {} s", waits.last().unwrap())), "{said}");
+            now = standby.from;
+        }
+        assert_eq!(waits, [60, 120, 240, 480, 900, 900, 900]);
+        let said = made(&mut standby, now, Err("no such kernel")).unwrap();
+        assert!(said.starts_with("the one that is to wait cannot be made"), "{said}");
+        // One that has booted shows that there is enough.
+        now = standby.from;
+        standby.is_at_work = false;
+        let mut look = Look { now, has_devices: true, is_served: true, ..Look::default() };
+        look.standby = Some(Domain { id: 7, beats: vec![super::super::health::Beat::default()], ..Domain::default() });
+        for n in 0..100 {
+            look.now = now + Duration::from_millis(n * 100);
+            let beat = &mut look.standby.as_mut().unwrap().beats[0];
+            (beat.upcalls, beat.run) = (u32::try_from(n).unwrap().min(9), Duration::from_millis((n * 90).min(900)));
+            assert_eq!(standby.next(Wish::There, &look, &mut Vec::new()), None);
+        }
+        assert!(standby.has_booted(7));
+        look.standby = None;
+        assert!(made(&mut standby, look.now, Err("Not enough memory")).is_some());
+        assert_eq!(standby.from - look.now, AGAIN);
     }
 }
