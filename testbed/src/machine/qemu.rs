@@ -46,11 +46,13 @@ impl Qemu {
     }
 
     /// `-cpu` for a machine that wants `model`. With version 10 every processor has SMEP, SMAP and UMIP; with 7.2 none has
-    /// SMAP, as its model of that is wrong.
+    /// SMAP, as its model of that is wrong. One that nobody chose has RDRAND, as real ones do: without it a kernel has no random
+    /// numbers for its first minute, and `xl create` waits for three seconds for some.
     pub fn processor(self, model: Option<&str>) -> Option<String> {
         match (self, model) {
             (Self::Installed, Some(model)) if model.starts_with("max") => Some(format!("{model},-smap")),
-            (Self::Installed, model) => model.map(String::from),
+            (Self::Installed, None) => Some("qemu64,+rdrand".into()),
+            (Self::Installed, Some(model)) => Some(model.into()),
             (Self::Ten, None) => Some("max".into()),
             (Self::Ten, Some(model)) if model.starts_with("max") => Some(model.into()),
             (Self::Ten, Some(model)) => Some(format!("{model},+smep,+smap,+umip")),
@@ -108,7 +110,7 @@ mod tests {
 
     #[test]
     fn version_10_has_the_features_that_it_is_for() {
-        assert_eq!(Qemu::Installed.processor(None), None);
+        assert_eq!(Qemu::Installed.processor(None).as_deref(), Some("qemu64,+rdrand"));
         assert_eq!(Qemu::Installed.processor(Some("max")).as_deref(), Some("max,-smap"));
         assert_eq!(Qemu::Ten.processor(None).as_deref(), Some("max"));
         assert_eq!(Qemu::Ten.processor(Some("max,-avx")).as_deref(), Some("max,-avx"));
