@@ -6,18 +6,20 @@ use xen_abi::channel_op::{self as op, ChannelBeat, ChannelDrain, ChannelTwins, C
 use xen_abi::domctl::{
     Domctl, GetDomainInfo, DOMINF_DYING, GETDOMAININFO, MAX_MEM, PAUSEDOMAIN, XEN_DOMCTL_INTERFACE_VERSION,
 };
-use xen_abi::hypercall::DOMCTL;
+use xen_abi::hypercall::{DOMCTL, SYSCTL};
+use xen_abi::sysctl::{PhysInfo, Sysctl, PHYSINFO, XEN_SYSCTL_INTERFACE_VERSION};
 
-/// A request of `domctl`, with room for any command's part.
+/// A request of `domctl` or `sysctl`, with room for any command's part.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct Request<T> {
-    pub(super) head: Domctl,
+pub(super) struct Request<T, H = Domctl> {
+    pub(super) head: H,
     pub(super) part: T,
 }
 
 impl Argument for Request<GetDomainInfo> {}
 impl Argument for Request<[u64; 16]> {}
+impl Argument for Request<PhysInfo, Sysctl> {}
 impl Argument for ChannelBeat {}
 impl Argument for ChannelDrain {}
 impl Argument for ChannelTwins {}
@@ -57,6 +59,14 @@ impl Hypervisor {
     /// It is paused: its twins are no more, and have nothing in their hands.
     pub fn forget_twins(&mut self, domain: u16) -> Result<(), Errno> {
         self.call(op::CHANNELOP_FORGET_TWINS, ChannelTwins { domain, ..ChannelTwins::default() }).map(|_| ())
+    }
+
+    /// So many pages of the machine's are free, and promised to nobody.
+    pub fn free_pages(&mut self) -> Result<u64, Errno> {
+        let head = Sysctl { cmd: PHYSINFO, interface_version: XEN_SYSCTL_INTERFACE_VERSION };
+        let request = Request { head, part: PhysInfo::default() };
+        let answer = self.make(request, |address| Call { op: u64::from(SYSCTL), arg: [address, 0, 0, 0, 0] })?;
+        Ok(answer.part.free_pages.saturating_sub(answer.part.outstanding_pages))
     }
 
     /// Stops all of its vCPUs.

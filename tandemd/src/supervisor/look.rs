@@ -21,6 +21,8 @@ pub struct Domain {
     pub is_paused: bool,
     /// It had devices, and somebody has taken them.
     pub is_bereft: bool,
+    /// It may have so many pages.
+    pub max_pages: u64,
     /// Its vCPUs that are up.
     pub beats: Vec<Beat>,
 }
@@ -118,6 +120,8 @@ pub struct Look {
     pub noting: Option<u16>,
     /// Those of all these that the hypervisor can roll back.
     pub snapshots: Vec<u16>,
+    /// There is memory for an instance more, as large as the one that was seen last.
+    pub has_room: bool,
     /// What is left of others and the toolstack clears away just now, beside all else that it does, as long as that has memory.
     pub clearing: Vec<u16>,
     /// The way out, or the way to guests' disks, if it is that domain's.

@@ -133,6 +133,8 @@ pub struct Machine {
     /// What is left of earlier ones is not cleared away before; and how that went.
     clear_from: Duration,
     cleared: BTreeMap<u16, Tried>,
+    /// Another one could not be made beside them.
+    lacks_room: bool,
     /// The instance that is there can be rolled back.
     is_noted: bool,
     /// The one that waits runs, or will when there is something to do for it.
@@ -157,6 +159,7 @@ impl Machine {
             waits_for: "",
             clear_from: Duration::ZERO,
             cleared: BTreeMap::new(),
+            lacks_room: false,
             is_noted: false,
             runs_beside: None,
         }
@@ -490,6 +493,7 @@ impl Machine {
         let told = cause.describe(&self.settings, self.words);
         let is_trial = self.call_off(&cause, &told);
         self.forget_attempts(&cause, domain);
+        self.lacks_room &= self.has_remains(look);
         let began = cause.began(look);
         match &mut self.record.under_way {
             Some(line) => line.again(cause.name(), self.words.came, began.unwrap_or(look.now), look.now),
@@ -690,7 +694,7 @@ impl Machine {
             Errand::ClearsAway => !is_ready,
             // It is paused for a moment, and then takes the place.
             Errand::None | Errand::Done(_) if look.noting.is_some() => true,
-            Errand::None | Errand::Done(_) => !is_ready && self.has_remains(look),
+            Errand::None | Errand::Done(_) => !is_ready && !self.has_room(look) && self.has_remains(look),
         };
         if !waits_for.is_empty() || look.now < from {
             return None;
@@ -735,6 +739,9 @@ impl Machine {
             return None;
         }
         let why = result.clone().err().unwrap_or("it was gone at once".into());
+        if result.is_err() && self.was_in_want(&why, look) {
+            return None;
+        }
         self.fail(Cause::NotStarted(why), None, look)
     }
 }

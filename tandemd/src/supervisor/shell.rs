@@ -43,6 +43,8 @@ const GOES: &str = "@releaseDomain";
 /// The token of watches of names.
 const NAMES: &str = "names";
 
+/// Pages that are needed beside a domain's own, whatever it is: what the toolstack's processes in domain 0 take is not among them.
+const PAGES_BESIDE: u64 = 4096;
 /// So long a domain is given to answer the PCI back end: a few messages.
 const ANSWERS: Duration = Duration::from_secs(5);
 /// So long its kernel may ask for functions: some 300 questions, each of which waits twice for a processor.
@@ -136,6 +138,8 @@ pub struct Shell {
     answered: Answered,
     /// Devices that were missed, as was said.
     missing: Missing,
+    /// So many pages the instance may have that was seen last; 0: none was.
+    max_pages: u64,
     /// All devices are in the machine, as of so much time since its start.
     has_devices: (bool, Duration),
     /// Takes them from domain 0.
@@ -199,6 +203,7 @@ impl Shell {
             switch: None,
             answered: Answered::default(),
             missing: Missing::default(),
+            max_pages: 0,
             has_devices: (false, Duration::ZERO),
             assigner: settings.assign.then(|| Assigner::new(service)),
             all_ended: None,
@@ -413,6 +418,7 @@ impl Shell {
         let known = [&domain, &standby, &candidate].into_iter().flatten().filter(|d| !d.is_dying).map(|d| d.id);
         let known: Vec<u16> = known.chain(remains.iter().copied()).collect();
         let snapshots = self.snapshots(known);
+        let has_room = self.has_room(domain.as_ref());
         Ok(Look {
             now,
             domain,
@@ -428,6 +434,7 @@ impl Shell {
             going_back: self.is_beside(Does::GoesBack),
             noting: self.is_beside(Does::IsNoted),
             snapshots,
+            has_room,
             clearing,
             way,
             disks,
@@ -437,6 +444,20 @@ impl Shell {
             are_all_ended,
             errand,
         })
+    }
+
+    /// Whether the machine has memory for another instance. Nobody asks while one is up.
+    fn has_room(&mut self, domain: Option<&Domain>) -> bool {
+        if let Some(domain) = domain {
+            if domain.max_pages > 0 {
+                self.max_pages = domain.max_pages;
+            }
+            if domain.end.is_none() && !domain.is_paused {
+                return false;
+            }
+        }
+        let beside = self.max_pages / 32 + PAGES_BESIDE;
+        self.max_pages > 0 && self.hypervisor.free_pages().is_ok_and(|free| free >= self.max_pages + beside)
     }
 
     /// Whether the PCI back end has all devices, where this daemon sees to that.
@@ -582,6 +603,7 @@ impl Shell {
             is_dying: info.flags & DOMINF_DYING != 0,
             is_paused: info.flags & DOMINF_PAUSED != 0,
             is_bereft,
+            max_pages: info.max_pages,
             beats,
         }))
     }

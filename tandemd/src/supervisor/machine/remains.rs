@@ -2,6 +2,8 @@
 //!
 //! Each is tried by itself: one that the toolstack does not destroy keeps no other one. That may be for a reason that passes, as that there is no room for
 //! another process, so it is tried on and on, seldom in the end.
+//!
+//! Where the machine has memory for another instance that is made at once, beside them.
 
 use super::super::look::{Act, Look};
 use super::{Machine, Phase, AGAIN, TRIES};
@@ -32,6 +34,7 @@ impl Machine {
     pub(super) fn clear_away(&mut self, look: &Look) -> Option<Act> {
         let is_urgent = match self.phase {
             Phase::HandingOver { .. } | Phase::Coming(_) => true,
+            Phase::Starting => !self.lacks_room,
             Phase::Up { .. } => self.record.under_way.is_some(),
             _ => false,
         };
@@ -60,6 +63,23 @@ impl Machine {
 
     fn tried(&self, domain: u16) -> Tried {
         self.cleared.get(&domain).copied().unwrap_or_default()
+    }
+
+    /// Another one can be made while earlier instances have their memory still.
+    pub(super) fn has_room(&self, look: &Look) -> bool {
+        look.has_room && !self.lacks_room && self.settings.standby == 0 && !self.settings.snapshot
+    }
+
+    /// The toolstack could not make another one beside what is left of others, which may be why: it is tried once more without them. `false`: there was
+    /// nothing left.
+    pub(super) fn was_in_want(&mut self, why: &str, look: &Look) -> bool {
+        if self.lacks_room || !self.has_remains(look) {
+            return false;
+        }
+        self.say(format!("it cannot be made beside what is left of another one, and is made again without: {why}"));
+        (self.lacks_room, self.clear_from) = (true, look.now);
+        self.phase = Phase::Down { from: look.now };
+        true
     }
 
     /// Whether earlier instances have memory that will be free soon.

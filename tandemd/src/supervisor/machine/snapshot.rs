@@ -81,10 +81,10 @@ impl Machine {
         who.filter(|id| self.can_go_back(*id, look))
     }
 
-    /// Whether somebody can take the place of this one, as soon as it has lost its devices and its name.
+    /// Whether somebody can take the place of this one, or be made for it, as soon as it has lost its devices and its name.
     pub(super) fn is_followed(&self, domain: u16, look: &Look) -> bool {
         let is_there = look.noting.is_some() || self.who_waits(look).is_some() || self.who_goes_back(look).is_some();
-        is_there || self.can_go_back(domain, look)
+        is_there || self.can_go_back(domain, look) || self.has_room(look)
     }
 
     /// Remains that are not to be cleared away, since they may be rolled back.

@@ -88,6 +88,9 @@ pub struct World {
     pub noting: Option<(u16, Duration)>,
     pub nr_domains: u16,
     pub has_devices: bool,
+    /// The machine has memory for an instance more, and says so; the toolstack finds none as long as something is left of others.
+    pub has_room: bool,
+    pub is_full: bool,
     /// All domains are being ended.
     pub are_all_ended: bool,
     /// The next instances never become ready.
@@ -129,6 +132,8 @@ impl World {
             noting: None,
             nr_domains: 0,
             has_devices: true,
+            has_room: false,
+            is_full: false,
             are_all_ended: false,
             is_broken: false,
             medium_is_bad: false,

@@ -43,6 +43,7 @@ impl World {
         match process.act {
             Act::Create if self.domain.is_some() => Err("the name is taken".into()),
             Act::Create if !self.has_devices => Err("no device".into()),
+            Act::Create if self.is_full && !self.remains.is_empty() => Err("no memory".into()),
             Act::Create => {
                 self.add_domain();
                 Ok(())
@@ -204,7 +205,8 @@ impl World {
             Act::Create => {
                 assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest is started");
                 assert!(self.domain.is_none(), "there is one already");
-                assert!(self.remains.is_empty() && self.aside.is_empty(), "others have the memory that it needs");
+                let is_alone = self.remains.is_empty() && self.aside.is_empty();
+                assert!(is_alone || self.has_room, "others have the memory that it needs");
                 start(self, CREATE);
             }
         }

@@ -57,6 +57,7 @@ impl World {
             going_back: self.going_back.map(|(id, _)| id),
             noting: self.noting.map(|(id, _)| id),
             snapshots: self.all().filter(|d| d.is_noted).map(|d| d.id).collect(),
+            has_room: self.has_room,
             clearing: self.cleared().collect(),
             way,
             disks: Vec::new(),

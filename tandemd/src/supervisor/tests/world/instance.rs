@@ -60,6 +60,7 @@ impl Instance {
         let (is_paused, is_bereft) = (self.is_paused, self.is_bereft);
         let is_out_of_memory = self.is_out_of_memory && self.end.is_some();
         Domain {
+            max_pages: 1 << 16,
             id: self.id,
             end: self.end,
             ended_for,
