@@ -18,12 +18,12 @@ say "up kernel=$(uname -r) hypervisor=$hypervisor cpus=$(nproc) uptime=$(cut -d'
 
 # wait_for SECONDS COMMAND...: until the command succeeds
 wait_for() {
-	tries=$(($1 * 10))
+	tries=$(($1 * 50))
 	shift
 	while ! "$@" >/dev/null 2>&1; do
 		tries=$((tries - 1))
 		[ $tries -gt 0 ] || return 1
-		usleep 100000
+		usleep 20000
 	done
 }
 

@@ -9,7 +9,10 @@ job_pci() {
 
 # backend:DRIVER: the NIC in a bridge, or the disk of nvme or ahci, and the daemon that plugs guests in
 job_backend() {
-	backend_modules || return 1
+	case $1 in
+	nvme | ahci) backend_modules xen-blkback || return 1 ;;
+	*) backend_modules xen-netback bridge || return 1 ;;
+	esac
 	case $1 in
 	nvme) job_nvme || return 1 ;;
 	ahci)
@@ -20,14 +23,15 @@ job_backend() {
 	backend_daemon
 }
 
-# backend_modules: what a driver domain's back ends need
+# backend_modules [MODULE...]: what a driver domain's back ends need, or of these only those that are named
 backend_modules() {
+	[ $# -gt 0 ] || set -- xen-netback xen-blkback bridge
 	ln -sf /proc/self/fd /dev/fd
 	for n in 0:stdin 1:stdout 2:stderr; do ln -sf /proc/self/fd/${n%:*} /dev/${n#*:}; done
 	mount -t tmpfs run /run
 	mkdir -p /run/xen /run/lock
 	rm -rf /var/run && ln -s /run /var/run
-	for m in xenfs xen-privcmd xen-evtchn xen-gntdev xen-gntalloc xen-netback xen-blkback bridge; do
+	for m in xenfs xen-privcmd xen-evtchn xen-gntdev xen-gntalloc "$@"; do
 		modprobe $m || { say "backend FAIL modprobe $m"; return 1; }
 	done
 	mountpoint -q /proc/xen 2> /dev/null || mount -t xenfs xenfs /proc/xen 2> /dev/null
@@ -60,17 +64,21 @@ bridge_own() {
 job_bridge_switch() { bridge_switch "$1" && say "bridge_switch ok"; }
 
 # standby:DRIVER: the same; all is ready before the NIC is there, however long that takes. Our own interface is not the way out as long as the link
-# is said to be down; it is in the bridge early, since Linux takes up to a second until it forwards what comes by a new one.
+# is said to be down; it is in the bridge early, since Linux takes up to a second until it forwards what comes by a new one. A NIC that is there at
+# once gets its link meanwhile.
 job_standby() {
 	xenstore-write data/link down || return 1
-	standby_modules bridge xen-netfront || return 1
+	standby_modules xen-netfront || return 1
+	wait_for 10 test -e /sys/class/net/eth0 || { say "standby FAIL no interface at the switch"; return 1; }
+	ip link set eth0 name eth1
+	standby_modules xen-pcifront $([ $1 != virtio_net ] || echo virtio_pci) "$1" || return 1
+	[ ! -e /sys/class/net/eth0 ] || ip link set eth0 up
+	standby_modules bridge || return 1
 	brctl addbr xenbr0
 	brctl setfd xenbr0 0
 	ip link set xenbr0 up
 	ip addr add 10.9.0.2/24 dev xenbr0
-	wait_for 10 test -e /sys/class/net/eth0 || { say "standby FAIL no interface at the switch"; return 1; }
-	ip link set eth0 name eth1 && ip link set eth1 master xenbr0 up
-	standby_modules xen-pcifront $([ $1 != virtio_net ] || echo virtio_pci) "$1" || return 1
+	ip link set eth1 master xenbr0 up
 	mkfifo /tmp/links
 	# By its path: busybox' shell takes its own `ip` otherwise, which knows no `monitor`.
 	/bin/ip -o monitor link > /tmp/links &

@@ -16,6 +16,9 @@ driving() {
 		"extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=pci+drive'" "${@:2}"
 }
 
+# What spares a kernel time when it boots: tests of all its ciphers, and files for who traces it.
+quick_args='cryptomgr.notests initcall_blacklist=tracer_init_tracefs apparmor=0'
+
 # serve_network NAME NIC DRIVER [LINE...]: a driver domain comes up, has the NIC in its bridge, and serves guests
 serve_network() {
 	local out

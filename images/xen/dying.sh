@@ -90,8 +90,8 @@ another_waits() { twinctl status $kind | grep '; another one waits'; }
 
 # What a driver domain of the network is, and what guests do meanwhile.
 net_machine() {
-	local job=pci+bridge_switch:$driver keys=() lines=() last=3 guest
-	[ $way = fresh ] || job=standby:$driver keys=('standby = 1' 'reset = "driver"')
+	local job=standby:$driver keys=() lines=() last=3 guest
+	[ $way = fresh ] || keys=('standby = 1' 'reset = "driver"')
 	[ $way != snapshot ] || keys=('snapshot = true' 'reset = "driver"')
 	[ $way != turns ] || keys+=('snapshot = true')
 	[ -z "$keeps_link" ] || keys+=('keep-link = true')
@@ -102,7 +102,7 @@ net_machine() {
 		if [ $way = fresh ]; then job=$job+twin_kept; else job=twin_ahead:$driver+$job; fi
 	fi
 	[[ " $causes " != *' ring '* ]] || job=rings_known+$job
-	supervised_machine $job "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'" "${lines[@]}" || quit 'no machine'
+	supervised_machine $job "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 $quick_args tandem.do=$job+drive'" "${lines[@]}" || quit 'no machine'
 	supervised
 	supervise "${keys[@]}" ${silent_ms:+"silent-ms = $silent_ms"}
 	# A driver that is damaged may send what nobody has told it, with the right sums of its card's, and give what has changed since its card found the sums right.
@@ -157,7 +157,7 @@ disk_machine() {
 	modprobe xen-pciback
 	nic=$(devices class $class | head -n 1)
 	must 'the device cannot leave dom0' xl pci-assignable-add $nic
-	driving dd "pci=['$nic,permissive=1']" "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'"
+	driving dd "pci=['$nic,permissive=1']" "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 $quick_args tandem.do=$job+drive'"
 	mkdir -p $logs /etc/tandem
 	: > $(log_of dd)
 	printf '[service.disk]\nkind = "disk"\ndriver-domain = "dd"\n' > /etc/tandem/tandemd.toml
