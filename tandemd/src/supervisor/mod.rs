@@ -20,6 +20,7 @@ mod passthrough;
 mod pci;
 mod pulse;
 mod record;
+mod repeated;
 mod settings;
 mod shell;
 mod snapshot;
@@ -51,6 +52,7 @@ use look::Act;
 use machine::drain::OFTEN;
 use machine::{Machine, PARKED};
 use record::Paper;
+use repeated::Repeated;
 use shell::Shell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -222,12 +224,15 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
     desks().insert(service.into(), Desk { driver: driver.into(), told, ..Desk::default() });
     let (config, service) = (Arc::clone(config), service.to_string());
     let (driver, settings) = (driver.to_string(), settings.clone());
+    let mut repeated = Repeated::default();
     let run = move || loop {
         let done = until_startable(&config, &service, &driver)
             .and_then(|()| until_read(&service, &driver, &path(&service), &boot()?))
             .and_then(|()| look_after(&config, &service, &driver, &settings));
-        if let Err(error) = done {
-            eprintln!("tandemd: {service}: {driver}: {error:#}");
+        if let Some(why) =
+            done.err().map(|error| format!("{error:#}")).filter(|why| repeated.is_due(why, Instant::now()))
+        {
+            eprintln!("tandemd: {service}: {driver}: {why}; it is tried again each second");
         }
         std::thread::sleep(SELDOM);
     };
