@@ -269,6 +269,12 @@ impl Settings {
     }
 }
 
+/// Whether one of this configuration may run beside another one of it, by what it says now.
+pub fn may_run_beside(config: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(config).with_context(|| format!("cannot read {}", config.display()))?;
+    may_be_two(&text).with_context(|| config.display().to_string())
+}
+
 /// Two domains of this configuration may run at a time: they write to no disk. The file system of one that both have mounted is lost, and not all of xl's
 /// scripts see to that (xl-disk-configuration(5)).
 fn may_be_two(text: &str) -> Result<()> {

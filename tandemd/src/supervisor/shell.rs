@@ -755,7 +755,12 @@ impl Shell {
         let (config, image) = (self.config.to_string_lossy().into_owned(), image.lines());
         let lines = image.iter().chain(lines).map(String::as_str);
         let arguments: Vec<&str> = CREATE.iter().copied().chain([config.as_str()]).chain(lines).collect();
-        self.toolstack.start(&arguments);
+        // One without devices may be created beside the one that has them.
+        if self.domain.is_some() {
+            self.toolstack.create_beside(&self.config, &arguments);
+        } else {
+            self.toolstack.start(&arguments);
+        }
     }
 
     /// Which of these the hypervisor can roll back, if that is wanted.

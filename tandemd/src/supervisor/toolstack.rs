@@ -9,7 +9,7 @@ use self::process::Running;
 pub use self::process::LONGEST;
 use super::look::Errand;
 use super::pci;
-use super::settings::Claim;
+use super::settings::{self, Claim};
 use crate::domain::RUN;
 use crate::store::Store;
 use anyhow::{Context, Result};
@@ -93,6 +93,15 @@ impl Toolstack {
         let started = Running::start(&self.service, arguments, &said);
         self.process = started.map_or_else(|error| Process::InVain(format!("{error:#}")), Process::Ours);
         self.destroyed = None;
+    }
+
+    /// Starts it to create a domain of this configuration beside one that is there, unless both would write to a disk. The configuration may say something
+    /// else than when the daemon has read it.
+    pub fn create_beside(&mut self, config: &Path, arguments: &[&str]) {
+        match settings::may_run_beside(config) {
+            Ok(()) => self.start(arguments),
+            Err(error) => (self.process, self.destroyed) = (Process::InVain(format!("{error:#}")), None),
+        }
     }
 
     /// The process that destroys a domain goes on by itself; others may begin.

@@ -48,6 +48,26 @@ fn nobody_waits_for_one_that_clears_a_domain_away_that_is_gone() {
 }
 
 #[test]
+fn two_that_would_write_to_a_disk_are_not_created_though_the_configuration_was_another_one() {
+    let config = std::env::temp_dir().join(format!("tandemd-beside-{}.cfg", std::process::id()));
+    let (mut toolstack, _process) = toolstack("beside");
+    let mut created = |text: &str| {
+        std::fs::write(&config, text).unwrap();
+        toolstack.create_beside(&config, &["no-command-of-xl"]);
+        loop {
+            match toolstack.errand(&mut Nodes::default(), |_| false).unwrap() {
+                Errand::Done(result) => return result.unwrap_err(),
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    };
+    let said = created("name='dd'\ndisk=['/dd.img,raw,xvda,w']");
+    assert!(said.contains("two domains would write") && said.contains("tandemd-beside"), "{said}");
+    assert!(!created("name='dd'\ndisk=['/dd.img,raw,xvda,r']").contains("two domains"), "xl is asked");
+    std::fs::remove_file(config).unwrap();
+}
+
+#[test]
 fn one_that_destroys_has_done_that_when_the_domain_is_gone() {
     let (mut toolstack, process) = toolstack("destroys");
     (toolstack.process, toolstack.destroyed) = (Process::Ours(process), Some(7));
