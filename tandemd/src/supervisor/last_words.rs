@@ -1,17 +1,29 @@
 //! What a domain said on its console last: why its kernel has panicked.
 //!
 //! The ring keeps what was read long ago, so this needs nobody who writes consoles down, as xenconsoled does only if it is told to. It holds 2048 bytes: a
-//! panic's line, most often, and behind it the functions that had called. Before each line there may be a time, and what programs write comes in between,
+//! panic's line, most often, and behind it the functions that had called. Of a panic within a system call that is not enough, as the registers come twice;
+//! then the log that xenconsoled may have written is looked at. Before each line there may be a time, and what programs write comes in between,
 //! also in the middle of a line. Any domain may say anything here, and what is found decides no more than by which name its end is counted.
 
+use super::{candidate_of, standby_of};
 use crate::hypercall::foreign::WORDS;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 /// Where the ring of what it has said lies in the page, in words, and its bytes; and the count of bytes that were ever written
 /// (public/io/console.h).
 const OUT: usize = 256;
 const OUT_BYTES: usize = 2048;
 const OUT_PROD: usize = 771;
+
+/// Where xenconsoled writes logs, if it is told to (`XENCONSOLED_TRACE=guest` in `/etc/default/xen`), by the names that domains had at their beginning.
+pub const LOGS: &str = "/var/log/xen/console";
+/// So much of a log's end is looked at, if something was written so short a time ago: else it is another domain's.
+const LOG_BYTES: u64 = 8192;
+const FRESH: Duration = Duration::from_secs(60);
 
 /// Begins what a kernel says of a panic.
 const PANIC: &[u8] = b"Kernel panic - not syncing: ";
@@ -26,6 +38,28 @@ pub fn read(page: &[AtomicU32; WORDS]) -> Vec<u8> {
         page[OUT..OUT + OUT_BYTES / 4].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
     let next = page[OUT_PROD].load(Ordering::Acquire) as usize % OUT_BYTES;
     [&bytes[next..], &bytes[..next]].concat()
+}
+
+/// The end of the log of a driver domain that has just died, or nothing. It may have been made to wait, or to be tried.
+pub fn of_log(folder: &Path, driver: &str) -> Vec<u8> {
+    let modified = |path: &PathBuf| path.metadata().and_then(|file| file.modified()).ok();
+    let named = [driver.to_string(), standby_of(driver), candidate_of(driver)];
+    let logs = named.map(|name| folder.join(format!("guest-{name}.log")));
+    let newest = logs.iter().filter_map(|path| Some((modified(path)?, path))).max();
+    let is_fresh = |at: SystemTime| at.elapsed().is_ok_and(|past| past < FRESH);
+    let read = |path: &Path| -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(LOG_BYTES)))?;
+        let mut end = Vec::new();
+        file.take(LOG_BYTES).read_to_end(&mut end)?;
+        Ok(end)
+    };
+    newest.filter(|(at, _)| is_fresh(*at)).and_then(|(_, path)| read(path).ok()).unwrap_or_default()
+}
+
+/// Whether it says when the kernel panicked: what comes before is not of that.
+pub fn has_panic(said: &[u8]) -> bool {
+    last(said, PANIC).is_some()
 }
 
 /// Whether a kernel that has panicked was out of memory. That it had killed a process for that before says nothing of its panic.
@@ -104,6 +138,33 @@ mod tests {
         let said = format!("Kernel panic - not syncing: Out of memory\r\n{trace}{long}");
         assert_eq!(last(&read(&page(said.as_bytes())), PANIC), None, "it is gone");
         assert!(judged(&said));
+    }
+
+    #[test]
+    fn what_is_longer_than_the_ring_is_found_in_the_log_of_who_has_just_died() {
+        let folder = std::env::temp_dir().join(format!("tandemd-consoles-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        assert!(of_log(&folder, "dd").is_empty(), "nobody writes consoles down");
+        let write = |name: &str, said: &str, ago_s: u64| {
+            let path = folder.join(format!("guest-{name}.log"));
+            std::fs::write(&path, said).unwrap();
+            let at = SystemTime::now() - Duration::from_secs(ago_s);
+            File::options().write(true).open(&path).unwrap().set_modified(at).unwrap();
+        };
+        let registers = "[   35.2] R13: 000000001114f3a0 R14: 0000000000000000\r\n".repeat(60);
+        let panic = format!("Kernel panic - not syncing: Out of memory: panic_on_oom\r\n{TRACE}{registers}");
+        let ring = read(&page(panic.as_bytes()));
+        assert!(!has_panic(&ring) && !is_out_of_memory(&ring));
+        write("dd", &format!("{}{panic}", "a line of the boot\n".repeat(9000)), 90);
+        assert!(of_log(&folder, "dd").is_empty(), "that was an earlier one's end");
+        write("dd", &format!("{}{panic}", "a line of the boot\n".repeat(9000)), 1);
+        let end = of_log(&folder, "dd");
+        assert!(has_panic(&end) && is_out_of_memory(&end));
+        assert!(u64::try_from(end.len()).unwrap() <= LOG_BYTES);
+        // Who waited before has the log of that name.
+        write("dd-standby", "Kernel panic - not syncing: Fatal exception\n", 0);
+        assert!(!is_out_of_memory(&of_log(&folder, "dd")));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

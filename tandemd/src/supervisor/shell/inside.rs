@@ -7,6 +7,7 @@ use super::super::settings::Settings;
 use super::Shell;
 use crate::store::Store;
 use anyhow::Result;
+use std::path::Path;
 use std::time::Duration;
 use xen_abi::sched as reason;
 
@@ -78,14 +79,21 @@ impl Shell {
     fn ran_out_of_memory(&mut self, domain: u16) -> Result<bool> {
         let frame = self.store.read(&format!("/local/domain/{domain}/console/ring-ref"))?;
         let page = frame.and_then(|frame| frame.parse().ok()).map(|frame| self.hypervisor.map(domain, frame));
-        Ok(matches!(page, Some(Ok(page)) if last_words::is_out_of_memory(&last_words::read(page.words()))))
+        let said = match page {
+            Some(Ok(page)) => last_words::read(page.words()),
+            _ => Vec::new(),
+        };
+        if last_words::is_out_of_memory(&said) || last_words::has_panic(&said) {
+            return Ok(last_words::is_out_of_memory(&said));
+        }
+        let log = last_words::of_log(Path::new(last_words::LOGS), &self.driver);
+        Ok(last_words::has_panic(&log) && last_words::is_out_of_memory(&log))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
     use std::process::Command;
 
     #[test]
