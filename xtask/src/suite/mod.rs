@@ -14,6 +14,7 @@ mod hostile;
 mod linux;
 mod nmis;
 mod passthrough;
+mod quiet;
 mod reboots;
 mod refusals;
 mod refused;
@@ -204,6 +205,7 @@ fn all() -> Vec<Test> {
     tests.extend(driving::tests());
     tests.extend(reboots::tests());
     tests.extend(deaths::tests());
+    tests.extend(quiet::tests());
     tests.extend(steady::tests());
     tests.extend(hostile::tests());
     tests.extend(xl::tests());
