@@ -1,7 +1,7 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
 //! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `disk-standby.sh`, `way-out.sh`,
-//! `recovery.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
+//! `causes.sh`, `recovery.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
 //! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh`, `twin-queues.sh` and `twin-modes.sh`.
 
 use super::xl::{judge, judge_but};
@@ -23,7 +23,18 @@ pub fn tests() -> Vec<Test> {
     add("guests-outlive-their-driver-domain", Box::new(dies));
     add("a-disk-outlives-its-driver-domain", Box::new(disk_outlives));
     add("a-disk-whose-driver-domain-dies-comes-back", Box::new(disk_recovers));
-    add("one-that-waits-takes-the-place-of-a-disks-driver-domain", Box::new(|bed| of_a_disk(bed, "disk-standby")));
+    add(
+        "one-that-waits-takes-the-place-of-a-disks-driver-domain",
+        Box::new(|bed| of_a_disk(bed, "disk-standby", "disk-standby")),
+    );
+    add(
+        "a-networks-driver-domain-fails-in-ways-that-are-told-apart",
+        Box::new(|bed| runs(bed, "causes", "e1000e", bed.mib.div_ceil(2))),
+    );
+    add(
+        "a-disks-driver-domain-fails-in-ways-that-are-told-apart",
+        Box::new(|bed| of_a_disk(bed, "causes-nvme", "causes:nvme")),
+    );
     add("the-hypervisors-switch-has-a-way-out", Box::new(|bed| runs(bed, "way-out", "e1000", bed.mib.div_ceil(2))));
     add(
         "driver-domains-that-die-are-started-again",
@@ -135,12 +146,12 @@ fn dies(bed: &Bed) -> Result<String> {
 
 /// A guest's disk is a driver domain's, which is destroyed in the middle, and its successor crashes; the disk is checked from the host.
 fn disk_outlives(bed: &Bed) -> Result<String> {
-    of_a_disk(bed, "disk-outlives")
+    of_a_disk(bed, "disk-outlives", "disk-outlives")
 }
 
 /// The same; the driver domain is looked after.
 fn disk_recovers(bed: &Bed) -> Result<String> {
-    of_a_disk(bed, "disk-recovery")
+    of_a_disk(bed, "disk-recovery", "disk-recovery")
 }
 
 /// A driver domain lives in 48 MiB; a disk is checked from the host.
@@ -164,10 +175,10 @@ fn small(bed: &Bed, kind: &'static str) -> Result<String> {
     Ok(said)
 }
 
-fn of_a_disk(bed: &Bed, name: &str) -> Result<String> {
+fn of_a_disk(bed: &Bed, name: &str, checks: &str) -> Result<String> {
     let peer = Peer::start(name)?;
     let mib = bed.mib.div_ceil(2);
-    let mut machine = machine(bed, name, &format!("{name}:{mib}"), "e1000e", &peer)?;
+    let mut machine = machine(bed, name, &format!("{checks}:{mib}"), "e1000e", &peer)?;
     let disk = host::target("images")?.join(format!("{name}.raw"));
     pattern::make_disk(&disk, mib)?;
     machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
