@@ -39,8 +39,27 @@ pub fn listen(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
+/// An answer, and what is done when whoever asked has it, or will never have.
+pub struct Reply {
+    answer: Answer,
+    then: Option<Box<dyn FnOnce()>>,
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        Self { answer, then: None }
+    }
+}
+
+impl Reply {
+    /// With something to be done.
+    pub fn and(answer: Answer, then: impl FnOnce() + 'static) -> Self {
+        Self { answer, then: Some(Box::new(then)) }
+    }
+}
+
 /// Serves requests from now on, each connection on a thread of its own.
-pub fn serve(listener: UnixListener, handle: impl Fn(Request) -> Answer + Send + Sync + 'static) {
+pub fn serve<R: Into<Reply>>(listener: UnixListener, handle: impl Fn(Request) -> R + Send + Sync + 'static) {
     let handle = Arc::new(handle);
     let refuse = |mut stream: UnixStream| {
         let why =
@@ -83,7 +102,11 @@ pub fn each(
     });
 }
 
-fn converse(mut stream: UnixStream, clients: &AtomicUsize, handle: &impl Fn(Request) -> Answer) -> std::io::Result<()> {
+fn converse<R: Into<Reply>>(
+    mut stream: UnixStream,
+    clients: &AtomicUsize,
+    handle: &impl Fn(Request) -> R,
+) -> std::io::Result<()> {
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(UNTIL_TAKEN))?;
     let mut lines = BufReader::new(stream.try_clone()?);
@@ -97,8 +120,13 @@ fn converse(mut stream: UnixStream, clients: &AtomicUsize, handle: &impl Fn(Requ
             Err(error) => return Err(error),
         }
         let Some(line) = line(&mut lines, MAX_REQUEST)? else { return Ok(()) };
-        let answer = Request::parse(&line).map_or_else(Answer::Error, handle);
-        stream.write_all(format!("{}\n", answer.line()).as_bytes())?;
+        let reply =
+            Request::parse(&line).map_or_else(|why| Answer::Error(why).into(), |request| handle(request).into());
+        let is_told = stream.write_all(format!("{}\n", reply.answer.line()).as_bytes());
+        if let Some(then) = reply.then {
+            then();
+        }
+        is_told?;
     }
 }
 
@@ -193,6 +221,29 @@ mod tests {
         std::thread::sleep(2 * SILENCE);
         let left = silent.iter_mut().filter_map(|connection| connection.ask(&request).ok()).count();
         assert!(left > 0 && left < MAX_CLIENTS, "{left}");
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_comes_after_an_answer_comes_when_it_is_there_or_nobody_waits_for_it() {
+        let path = place("then");
+        let (done, is_done) = std::sync::mpsc::channel();
+        serve(listen(&path).unwrap(), move |_| {
+            // Whoever looks meanwhile has not been answered.
+            std::thread::sleep(Duration::from_millis(100));
+            let done = done.clone();
+            Reply::and(Answer::Error("soon".into()), move || done.send(()).unwrap())
+        });
+        let request = Request::Load { which: Which::default() };
+        let mut connection = Connection::open(&path).unwrap();
+        connection.stream.write_all(format!("{}\n", serde_json::to_string(&request).unwrap()).as_bytes()).unwrap();
+        is_done.recv_timeout(Duration::from_secs(30)).unwrap();
+        connection.stream.set_nonblocking(true).unwrap();
+        assert!(line(&mut connection.lines, MAX_ANSWER).unwrap().is_some(), "it is there by then");
+        let mut gone = Connection::open(&path).unwrap();
+        gone.stream.write_all(format!("{}\n", serde_json::to_string(&request).unwrap()).as_bytes()).unwrap();
+        drop(gone);
+        is_done.recv_timeout(Duration::from_secs(30)).unwrap();
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 

@@ -9,6 +9,7 @@ use crate::look;
 use crate::store::{Client, Store};
 use crate::supervisor::{self, Wanted};
 use ::control::request::Which;
+use ::control::socket::Reply;
 use ::control::told::{Service, Twin};
 use ::control::{errand, socket, Answer, Image, Request, Told};
 use anyhow::{bail, ensure, Context, Result};
@@ -29,15 +30,22 @@ const UNTIL_DONE: Duration = Duration::from_secs(100);
 /// Of that, so long is waited until it has done what others want.
 const UNTIL_TURN: Duration = Duration::from_secs(15);
 
-/// Who asked for a reload has the answer by then.
-const UNTIL_ANSWERED: Duration = Duration::from_millis(200);
-
 /// Serves the socket from now on.
 pub fn begin(config: &Arc<Config>) -> Result<()> {
     let config = Arc::clone(config);
     let listener = socket::listen(Path::new(::control::TANDEMD))?;
     socket::serve(listener, move |request| {
-        answer(&config, request).map_err(|error| format!("{error:#}").replace('\n', " ")).into()
+        let reload = matches!(request, Request::Reload { .. }).then(|| reload(&config));
+        let begins_anew = reload.transpose();
+        let told = match &begins_anew {
+            Ok(_) => answer(&config, request),
+            Err(error) => Err(anyhow::anyhow!("{error:#}")),
+        };
+        let answer = told.map_err(|error| format!("{error:#}").replace('\n', " ")).into();
+        match begins_anew {
+            Ok(Some(program)) => Reply::and(answer, move || begin_anew(&program)),
+            _ => Reply::from(answer),
+        }
     });
     Ok(())
 }
@@ -45,7 +53,7 @@ pub fn begin(config: &Arc<Config>) -> Result<()> {
 fn answer(config: &Config, request: Request) -> Result<Told> {
     let (mut store, mut hypervisor) = (Client::open()?, Hypervisor::open()?);
     match request {
-        Request::Status { .. } => {}
+        Request::Status { .. } | Request::Reload { .. } => {}
         Request::DriverDomain { order, .. } => {
             let service = only(config, &request, &mut store, &mut hypervisor)?;
             supervisor::ask(&service.name, Wanted::Order(order)).map_err(anyhow::Error::msg)?;
@@ -56,7 +64,6 @@ fn answer(config: &Config, request: Request) -> Result<Told> {
             let wanted = Wanted::Upgrade(image.clone(), as_configured);
             supervisor::ask(&service.name, wanted).map_err(anyhow::Error::msg)?;
         }
-        Request::Reload { .. } => reload(config)?,
         _ => pass_on(config, request.clone(), &mut store, &mut hypervisor)?,
     }
     services(config, request.which().service.as_deref(), &mut store, &mut hypervisor)
@@ -141,17 +148,16 @@ fn pass_on(
     Ok(())
 }
 
-/// Takes up another configuration. If something is wrong with it the old one stays. Nothing is lost when the daemon begins anew, so
-/// that is what it does.
-fn reload(config: &Config) -> Result<()> {
+/// Another configuration is to be taken up. If something is wrong with it the old one stays. Nothing is lost when the daemon begins anew, so
+/// that is what it does, by this program, when whoever asked has his answer.
+fn reload(config: &Config) -> Result<PathBuf> {
     config.read_again().and_then(Config::without_troubles).context("the configuration stays as it was")?;
-    let program = program(std::env::current_exe().context("the daemon's own file")?)?;
-    std::thread::spawn(move || {
-        std::thread::sleep(UNTIL_ANSWERED);
-        let error = Command::new(&program).args(std::env::args_os().skip(1)).exec();
-        eprintln!("tandemd: {} cannot be started again: {error}", program.display());
-    });
-    Ok(())
+    program(std::env::current_exe().context("the daemon's own file")?)
+}
+
+fn begin_anew(program: &Path) {
+    let error = Command::new(program).args(std::env::args_os().skip(1)).exec();
+    eprintln!("tandemd: {} cannot be started again: {error}", program.display());
 }
 
 /// What is to be started. Linux says of a program that has another one in its place by now that it is deleted.
