@@ -50,6 +50,35 @@ backs=$(grep -c 'is its back end' $daemon_log)
 check the-operator-lets-it-come twinctl unpark disk
 check and-it-comes daemon_said $((backs + 1)) 'is its back end' 200
 check the-disk-is-right-again said 'disk ok' u1 200 "disktest /dev/xvda $mib 2"
+# One that dies whenever it sees its controller: after so many deaths in a row it rests.
+looked_after 'crashes = 3' 'back-off-ms = 100'
+served=$(grep -c ': served' $daemon_log)
+check fewer-deaths-are-borne eval 'twinctl reload && daemon_said $((served + 1)) ": served" 20'
+check the-guest-writes-again writes
+check and-verifies-again more_rounds
+cp /tmp/dd.cfg /tmp/dd.kept
+sed -i 's/tandem.do=[^ "]*/tandem.do=dies_of_nic/' /tmp/dd.cfg
+deaths=$(grep -c 'has panicked' $daemon_log) errors=$(grep -c 'its requests are answered with errors' $daemon_log)
+check it-dies-again-and-again eval "tell_dd 'echo c > /proc/sysrq-trigger'"
+check and-is-parked-in-the-end daemon_said 1 'parked: it failed 4 times within 600 s' 200
+same after-so-many-deaths 4 $(($(grep -c 'has panicked' $daemon_log) - deaths))
+check all-of-it-is-one-outage daemon_said 1 'given up, panicked: .*again.*again.*again.*parked' 10
+check it-is-gone gone dd 60
+check what-waited-is-answered-with-errors daemon_said $((errors + 1)) 'its requests are answered with errors' 30
+check and-the-guest-that-wrote-gets-them in_guest u1 60 "wait_for 50 eval '! pidof disktest' && ! disktest /dev/xvda 1 1"
+usleep 2000000
+check and-nobody-comes eval '! xl domid dd'
+check it-is-said-why eval 'twinctl status disk | grep "parked: it failed 4 times within 600 s"'
+check its-device-stays-put-aside eval "xl pci-assignable-list | grep '$nvme'"
+mv /tmp/dd.kept /tmp/dd.cfg
+backs=$(grep -c 'is its back end' $daemon_log)
+check the-operator-lets-it-come-again twinctl unpark disk
+check and-it-comes-again daemon_said $((backs + 1)) 'is its back end' 200
+check the-guest-writes-after-that writes
+check and-verifies-after-that more_rounds
+# The deaths of then are forgiven.
+disk_survives once-more 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
+check the-disk-is-right-after-that said 'disk ok' u1 200 "touch /tmp/stop; wait_for 100 eval '! pidof disktest' && disktest /dev/xvda $mib 2"
 check the-guest-goes eval 'xl destroy u1 && gone u1'
 check parked-at-the-end eval 'twinctl park disk && gone dd 60'
 # The service's domain keeps the pages between guest and driver domain, and tables for them.

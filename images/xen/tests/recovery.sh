@@ -74,6 +74,35 @@ check and-it-says-what-it-has eval 'twinctl status net | grep -E "of use for [0-
 supervised 'crashes = 20' 'back-off-ms = 50'
 served=$(grep -c ': served' $daemon_log)
 check the-usual-configuration eval 'twinctl reload && daemon_said $((served + 1)) ": served" 20'
+
+# One that dies whenever it sees its card: after so many deaths in a row it rests.
+supervised 'crashes = 3' 'back-off-ms = 50'
+served=$(grep -c ': served' $daemon_log)
+check fewer-deaths-are-borne eval 'twinctl reload && daemon_said $((served + 1)) ": served" 20'
+cp /tmp/dd.cfg /tmp/dd.kept
+sed -i 's/tandem.do=[^ "]*/tandem.do=dies_of_nic/' /tmp/dd.cfg
+deaths=$(grep -c 'has panicked' $daemon_log)
+check it-dies-again-and-again eval "tell_dd 'echo c > /proc/sysrq-trigger'"
+check and-is-parked-in-the-end daemon_said 1 'parked: it failed 4 times within 600 s' 200
+same after-so-many-deaths 4 $(($(grep -c 'has panicked' $daemon_log) - deaths))
+check all-of-it-is-one-outage daemon_said 1 'given up, panicked: .*again.*again.*again.*parked' 10
+check it-is-gone gone dd 60
+usleep 2000000
+check and-nobody-comes eval '! xl domid dd'
+check it-is-said-why eval 'twinctl status net | grep "parked: it failed 4 times within 600 s"'
+check its-device-stays-put-aside eval "xl pci-assignable-list | grep '$nic'"
+# What a front end can be told of it is that nobody answers.
+check a-guest-gets-an-error said 'FAIL No route to host' u1 120 'arp -d 10.9.0.1; tcptest put 10.9.0.1 1'
+mv /tmp/dd.kept /tmp/dd.cfg
+ways=$(grep -c 'it is the way out' $daemon_log)
+check the-operator-lets-it-come-again twinctl unpark net
+check and-it-comes-again daemon_said $((ways + 1)) 'it is the way out'
+check and-the-same-stream-goes-on-after-that moves u1
+# The deaths of then are forgiven.
+recovers once-more 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
+supervised 'crashes = 20' 'back-off-ms = 50'
+served=$(grep -c ': served' $daemon_log)
+check more-deaths-are-borne eval 'twinctl reload && daemon_said $((served + 1)) ": served" 20'
 in_guest u1 10 'killall tcptest'
 check tandemd-is-killed daemon_ends
 check destroyed-without-tandemd eval 'xl destroy dd && gone dd'
