@@ -8,8 +8,9 @@ mib=${2:-2}
 
 # no_registers: its device does not hear what the driver writes to it, nor reach memory
 no_registers='for f in /sys/bus/pci/devices/*/config; do printf "\0\0" | dd of=$f bs=1 seek=4 conv=notrunc; done'
-# unwatched: the hypervisor waits for a sign each two seconds, and it gives none any more
-unwatched='modprobe xen-privcmd; PATH=$PATH:/usr/lib/xen-4.17/bin; xenwatchdogd 2 1 && sleep 3 && killall -STOP xenwatchdogd'
+# unwatched: the hypervisor waits for a sign each two seconds, and it gives none any more. Linux lets a domain's programs call the hypervisor for that only
+# if its module was told so.
+unwatched='killall xl; rmmod xen-privcmd; modprobe xen-privcmd unrestricted=1; /usr/lib/xen-4.17/bin/xenwatchdogd 2 1 && sleep 3 && killall -STOP xenwatchdogd'
 # leaves, comes: the device leaves the machine, and comes into it
 leaves() { echo 1 > /sys/bus/pci/devices/0000:${device#0000:}/remove; }
 comes() {
