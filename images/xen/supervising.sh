@@ -53,7 +53,7 @@ recovers() {
 	shift 2
 	: > $(log_of dd)
 	check $name "$@"
-	check $name-is-noticed daemon_said $((seen + 1)) "$words" 30
+	check $name-is-noticed daemon_said $((seen + 1)) "$words" 120
 	check $name-and-another-comes daemon_said $((ways + 1)) 'it is the way out' || return
 	check $name-and-the-same-stream-goes-on moves u1
 	check $name-is-written-down daemon_said $((came + 1)) 'recovered, .*first packet in' 120

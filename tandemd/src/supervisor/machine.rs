@@ -133,6 +133,8 @@ pub struct Machine {
     /// What is left of earlier ones is not cleared away before; and how that went.
     clear_from: Duration,
     cleared: BTreeMap<u16, Tried>,
+    /// The one of them that had the place last, and lost its devices without the toolstack.
+    beside: Option<u16>,
     /// Another one could not be made beside them.
     lacks_room: bool,
     /// The instance that is there can be rolled back.
@@ -159,6 +161,7 @@ impl Machine {
             waits_for: "",
             clear_from: Duration::ZERO,
             cleared: BTreeMap::new(),
+            beside: None,
             lacks_room: false,
             is_noted: false,
             runs_beside: None,
@@ -494,6 +497,7 @@ impl Machine {
         let is_trial = self.call_off(&cause, &told);
         self.forget_attempts(&cause, domain);
         self.lacks_room &= self.has_remains(look);
+        self.beside = None;
         let began = cause.began(look);
         match &mut self.record.under_way {
             Some(line) => line.again(cause.name(), self.words.came, began.unwrap_or(look.now), look.now),
@@ -645,6 +649,7 @@ impl Machine {
         self.mark("quarantined", look.now);
         if !going.is_taken && matches!(going.then, Then::Start(_)) && self.is_followed(domain, look) {
             self.phase = Phase::Going(Going { is_taken: true, ..going });
+            self.beside = Some(domain);
             return Some(Act::Take(domain));
         }
         self.phase = Phase::Going(Going { tries: going.tries + 1, ..going });

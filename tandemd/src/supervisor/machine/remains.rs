@@ -65,9 +65,11 @@ impl Machine {
         self.cleared.get(&domain).copied().unwrap_or_default()
     }
 
-    /// Another one can be made while earlier instances have their memory still.
+    /// Another one can be made while the last instance has its memory still. Not while one before that has: whatever keeps it, and whatever failed again so
+    /// soon, the toolstack clears all of it away first.
     pub(super) fn has_room(&self, look: &Look) -> bool {
-        look.has_room && !self.lacks_room && self.settings.standby == 0 && !self.settings.snapshot
+        let is_alone = look.remains.iter().chain(&look.clearing).all(|id| self.beside == Some(*id));
+        look.has_room && is_alone && !self.lacks_room && self.settings.standby == 0 && !self.settings.snapshot
     }
 
     /// The toolstack could not make another one beside what is left of others, which may be why: it is tried once more without them. `false`: there was

@@ -67,6 +67,20 @@ fn one_that_cannot_be_made_at_all_fails_as_ever() {
 }
 
 #[test]
+fn one_that_fails_before_all_of_the_last_one_is_gone_goes_as_ever() {
+    let mut world = with_room();
+    world.is_broken = true;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(23));
+    assert_eq!(world.acts[..3], [Act::Quarantine(1), Act::Take(1), Act::Create]);
+    // It was not ready.
+    assert_eq!(world.acts[3..], [Act::Quarantine(2), Act::Destroy(2), Act::ClearAway(1), Act::Create]);
+    world.is_broken = false;
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well() && world.remains.is_empty(), "{:?}", world.log);
+}
+
+#[test]
 fn who_is_killed_meanwhile_is_followed_by_one_that_finds_its_way() {
     for ticks in 0..40 {
         let mut world = with_room();
