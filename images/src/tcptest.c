@@ -37,6 +37,9 @@ static int transfer(int fd, void *buf, size_t len, int writing)
 	while (len) {
 		ssize_t n = writing ? write(fd, p, len) : read(fd, p, len);
 
+		/* Limits of waiting have it told if its kernel was suspended meanwhile. */
+		if (n < 0 && errno == EINTR)
+			continue;
 		if (n <= 0) {
 			broken = n ? strerror(errno) : "the other end closed the connection";
 			return -1;

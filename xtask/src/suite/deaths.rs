@@ -7,6 +7,7 @@ use super::refused::Record;
 use super::xl::judge_but;
 use super::{Bed, Test};
 use anyhow::{ensure, Context, Result};
+use std::path::Path;
 use testbed::machine::{field, Disk, Machine, Outcome};
 use testbed::peer::Peer;
 use testbed::{host, medium};
@@ -57,7 +58,7 @@ fn machine_for(bed: &Bed, name: &str, checks: &str, nic: &'static str, peer: &Pe
 
 /// Streams, datagrams and pings of three guests, by a card whose link is kept.
 fn of_the_network(bed: &Bed) -> Result<String> {
-    network(bed, "many-deaths-net", &format!("e1000e:kept:vm:*:{CAUSES}:text:ring"))
+    network(bed, "many-deaths-net", &format!("e1000e:kept:vm:*:{CAUSES}:text:ring:killed/2"))
 }
 
 /// The same by the twin of the card's driver. Its daemon dies, too.
@@ -102,16 +103,28 @@ fn of_disks(bed: &Bed, device: &'static str, name: &str) -> Result<String> {
     let refused = record.verdict();
     let said = judge_but(bed, &outcome, DAMAGED).with_context(|| record.to_string())?;
     let refused = refused?;
-    for (partition, first_mib, guest) in HALVES {
+    let files = medium_is_right(&file, &outcome, &HALVES, MIB)?;
+    std::fs::remove_file(&file)?;
+    Ok(format!("{said}, {files} files, seed {}, {}, {refused}", chosen(bed).1, died(&outcome)?))
+}
+
+/// Checks that the medium holds what guests have said that it should: of some guests `mib` mebibytes of blocks, each in a partition, behind so many others;
+/// and files of one, in the last partition. How many files there are.
+pub(super) fn medium_is_right(
+    medium: &Path,
+    outcome: &Outcome,
+    blocks: &[(usize, u64, &str)],
+    mib: u64,
+) -> Result<usize> {
+    for (partition, first_mib, guest) in blocks {
         let sum = outcome.report(&format!("medium {guest}")).and_then(|report| field(report, "sum"));
         let sum = u64::from_str_radix(sum.with_context(|| format!("{guest} says no sum"))?, 16)?;
-        medium::verify_blocks(&file, partition, first_mib, MIB, sum)?;
+        medium::verify_blocks(medium, *partition, *first_mib, mib, sum)?;
     }
     let files = outcome.lines.iter().filter_map(|l| file_of(l)).collect::<Vec<_>>();
-    ensure!(!files.is_empty(), "u3 says no file");
-    medium::verify_files(&file, &files)?;
-    std::fs::remove_file(&file)?;
-    Ok(format!("{said}, {} files, seed {}, {}, {refused}", files.len(), chosen(bed).1, died(&outcome)?))
+    ensure!(!files.is_empty(), "nobody says a file");
+    medium::verify_files(medium, &files)?;
+    Ok(files.len())
 }
 
 /// The name and the generation of a file that a guest has told of.

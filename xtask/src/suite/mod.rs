@@ -12,6 +12,7 @@ mod firmware;
 mod host;
 mod hostile;
 mod linux;
+mod meanwhile;
 mod nmis;
 mod passthrough;
 mod quiet;
@@ -205,6 +206,7 @@ fn all() -> Vec<Test> {
     tests.extend(driving::tests());
     tests.extend(reboots::tests());
     tests.extend(deaths::tests());
+    tests.extend(meanwhile::tests());
     tests.extend(quiet::tests());
     tests.extend(steady::tests());
     tests.extend(hostile::tests());
