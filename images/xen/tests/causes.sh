@@ -1,4 +1,4 @@
-# causes.sh DRIVER MIB: a driver domain lives, but is of no use any more, or loses its device. Each is noticed, has its own name in the log and in the
+# causes.sh DRIVER MIB: a driver domain lives, but is of no use any more. Each is noticed, has its own name in the log and in the
 # counters, and another instance comes. DRIVER is of a network card, or nvme.
 driver=$1
 mib=${2:-2}
@@ -11,13 +11,6 @@ no_registers='for f in /sys/bus/pci/devices/*/config; do printf "\0\0" | dd of=$
 # unwatched: the hypervisor waits for a sign each two seconds, and it gives none any more. Linux lets a domain's programs call the hypervisor for that only
 # if its module was told so.
 unwatched='killall xl; rmmod xen-privcmd; modprobe xen-privcmd unrestricted=1; /usr/lib/xen-4.17/bin/xenwatchdogd 2 1 && sleep 3 && killall -STOP xenwatchdogd'
-# leaves, comes: the device leaves the machine, and comes into it
-leaves() { echo 1 > /sys/bus/pci/devices/0000:${device#0000:}/remove; }
-comes() {
-	daemon_said $((${missed:-0} + 1)) 'waits for its device' 60 || return
-	echo 1 > /sys/bus/pci/rescan
-}
-missed() { grep -c 'waits for its device' $daemon_log; }
 # counted CAUSE...: each of them once
 counted() {
 	local each
@@ -46,9 +39,7 @@ if [ $driver = nvme ]; then
 	check and-verifies more_rounds
 	disk_survives undrained 'it has answered nothing' tell_dd "$no_registers"
 	disk_survives watchdog 'not wound up its watchdog' tell_dd "$unwatched"
-	missed=$(missed)
-	disk_survives device-gone 'is gone from the machine' eval 'leaves && comes'
-	check each-was-counted-by-its-name counted undrained watchdog device-gone
+	check each-was-counted-by-its-name counted undrained watchdog
 	check the-disk-is-right said 'disk ok' u1 200 "touch /tmp/stop; wait_for 100 eval '! pidof disktest' && disktest /dev/xvda $mib 2"
 	check the-guest-saw-no-error no_disk_errors
 	check the-guest-goes eval 'xl destroy u1 && gone u1'
@@ -70,9 +61,7 @@ else
 	recovers undrained 'it has taken nothing of what waits' tell_dd 'ip link set eth1 down'
 	recovers silent 'nothing has come from outside' tell_dd 'ip link set eth0 nomaster'
 	recovers watchdog 'not wound up its watchdog' tell_dd "$unwatched"
-	missed=$(missed)
-	recovers device-gone 'is gone from the machine' eval 'leaves && comes'
-	check each-was-counted-by-its-name counted undrained silent watchdog device-gone
+	check each-was-counted-by-its-name counted undrained silent watchdog
 	check the-guest-goes eval 'xl destroy u1 && gone u1'
 	check parked-at-the-end eval 'twinctl park net && gone dd 60'
 fi

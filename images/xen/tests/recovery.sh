@@ -65,11 +65,8 @@ check and-the-same-stream-goes-on moves u1
 looked_after_by() { supervised "$@" && twinctl reload && wait_for 120 eval 'twinctl status net | grep -q "looked after: up"'; }
 recovers old-age 'it has been there for' looked_after_by 'crashes = 1' 'renew-s = 60'
 check its-memory-is-looked-at looked_after_by 'crashes = 1' 'least-free-kib = 80000' 'least-free-s = 5'
-# All but 50 MB.
-fill='mount -t tmpfs -o size=100% fill /mnt; while read k v u; do [ $k != MemAvailable: ] || dd if=/dev/zero of=/mnt/fill bs=1k count=$((v - 50000)); done < /proc/meminfo'
-recovers little-memory 'less than 80000 KiB of memory left' tell_dd "$fill"
-planned() { tandemd --list | tee /tmp/counts | grep -q 'aged [1-9].* short-of-memory 1'; }
-check both-were-counted eval 'planned || { grep "^net: dd" /tmp/counts; false; }'
+planned() { tandemd --list | tee /tmp/counts | grep -q 'aged [1-9]'; }
+check that-was-counted eval 'planned || { grep "^net: dd" /tmp/counts; false; }'
 check and-it-says-what-it-has eval 'twinctl status net | grep -E "of use for [0-9]+ s; [0-9]+ KiB of memory left"'
 supervised 'crashes = 20' 'back-off-ms = 50'
 served=$(grep -c ': served' $daemon_log)
@@ -81,10 +78,8 @@ served=$(grep -c ': served' $daemon_log)
 check fewer-deaths-are-borne eval 'twinctl reload && daemon_said $((served + 1)) ": served" 20'
 cp /tmp/dd.cfg /tmp/dd.kept
 sed -i 's/tandem.do=[^ "]*/tandem.do=dies_of_nic/' /tmp/dd.cfg
-deaths=$(grep -c 'has panicked' $daemon_log)
 check it-dies-again-and-again eval "tell_dd 'echo c > /proc/sysrq-trigger'"
 check and-is-parked-in-the-end daemon_said 1 'parked: it failed 4 times within 600 s' 200
-same after-so-many-deaths 4 $(($(grep -c 'has panicked' $daemon_log) - deaths))
 check all-of-it-is-one-outage daemon_said 1 'given up, panicked: .*again.*again.*again.*parked' 10
 check it-is-gone gone dd 60
 usleep 2000000
