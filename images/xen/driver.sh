@@ -10,15 +10,12 @@ job_pci() {
 # backend:DRIVER: the NIC in a bridge, or the disk of nvme or ahci, and the daemon that plugs guests in
 job_backend() {
 	case $1 in
-	nvme | ahci) backend_modules xen-blkback || return 1 ;;
-	*) backend_modules xen-netback bridge || return 1 ;;
-	esac
-	case $1 in
-	nvme) job_nvme || return 1 ;;
+	nvme) backend_modules xen-blkback && job_nvme || return 1 ;;
 	ahci)
+		backend_modules xen-blkback || return 1
 		modprobe ahci && modprobe sd_mod && wait_for 30 test -b /dev/sda || { say "backend FAIL no disk"; return 1; }
 		;;
-	*) job_bridge "$1" || return 1 ;;
+	*) backend_modules xen-netback bridge && job_bridge "$1" || return 1 ;;
 	esac
 	backend_daemon
 }
