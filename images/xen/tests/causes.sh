@@ -2,6 +2,7 @@
 # counters, and another instance comes. DRIVER is of a network card, or nvme.
 driver=$1
 mib=${2:-2}
+few=$((mib < 16 ? mib : 16))
 . /xen/driving.sh
 . /xen/switching.sh
 . /xen/supervising.sh
@@ -60,6 +61,9 @@ else
 	recovers silent 'nothing has come from outside' tell_dd 'ip link set eth0 nomaster'
 	recovers watchdog 'not wound up its watchdog' tell_dd "$unwatched"
 	check each-was-counted-by-its-name counted silent watchdog
+	in_guest u1 10 'killall tcptest ping'
+	check packets-go-on said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"
+	check streams-go-on said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
 	check the-guest-goes eval 'xl destroy u1 && gone u1'
 	check parked-at-the-end eval 'twinctl park net && gone dd 60'
 fi
