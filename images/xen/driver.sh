@@ -60,7 +60,29 @@ bridge_own() {
 # bridge_switch:DRIVER: the same by the kernel's command line; what went wrong is said
 job_bridge_switch() { bridge_switch "$1" && say "bridge_switch ok"; }
 
-# standby:DRIVER: the same; all is ready before the NIC is there, however long that takes. Our own interface is not the way out as long as the link
+# routes:DRIVER:LAST...: nothing is bridged: packets of the guests 10.9.0.LAST are routed between the NIC and our own interface at the hypervisor's switch.
+# On either side we answer for who is on the other one (proxy ARP), so nobody else has to know of a route.
+job_routes() {
+	local driver=$1 last link
+	shift
+	standby_modules xen-netfront || return 1
+	wait_for 10 test -e /sys/class/net/eth0 || { say "routes FAIL no interface at the switch"; return 1; }
+	ip link set eth0 name eth1
+	standby_modules "$driver" || return 1
+	wait_for 10 test -e /sys/class/net/eth0 || { say "routes FAIL no interface from $driver"; return 1; }
+	echo 1 > /proc/sys/net/ipv4/ip_forward
+	for link in eth0 eth1; do
+		echo 1 > /proc/sys/net/ipv4/conf/$link/proxy_arp
+		echo 0 > /proc/sys/net/ipv4/neigh/$link/proxy_delay
+		ip link set $link up
+	done
+	ip addr add 10.9.0.2/24 dev eth0
+	for last in "$@"; do ip route add 10.9.0.$last/32 dev eth1; done
+	wait_for 15 ping -c 1 -W 1 10.9.0.1 || { say "routes FAIL no answer to ping"; return 1; }
+	say "routes ok nic=$driver"
+}
+
+# standby:DRIVER: as bridge_switch; all is ready before the NIC is there, however long that takes. Our own interface is not the way out as long as the link
 # is said to be down; it is in the bridge early, since Linux takes up to a second until it forwards what comes by a new one. A NIC that is there at
 # once gets its link meanwhile.
 job_standby() {

@@ -1,7 +1,7 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
 //! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `disk-standby.sh`, `way-out.sh`,
-//! `causes.sh`, `recovery.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
+//! `causes.sh`, `recovery.sh`, `routing.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
 //! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh`, `twin-queues.sh` and `twin-modes.sh`.
 
 use super::xl::{judge, judge_but};
@@ -36,6 +36,7 @@ pub fn tests() -> Vec<Test> {
         Box::new(|bed| of_a_disk(bed, "causes-nvme", "causes:nvme")),
     );
     add("the-hypervisors-switch-has-a-way-out", Box::new(|bed| runs(bed, "way-out", "e1000", bed.mib.div_ceil(2))));
+    add("a-driver-domain-that-routes-comes-back", Box::new(|bed| runs(bed, "routing", "e1000e", bed.mib.div_ceil(4))));
     add(
         "driver-domains-that-die-are-started-again",
         Box::new(|bed| runs(bed, "recovery", "e1000e", bed.mib.div_ceil(2))),
