@@ -12,6 +12,9 @@ use testbed::machine::{Disk, Machine, Outcome, Qemu, AMD_VI, IOMMU};
 use testbed::peer::{Counts, Peer};
 use testbed::{host, pattern};
 
+/// As large as the disk that `grub.sh` makes.
+const GRUB_MEDIUM: u64 = 96 << 20;
+
 pub fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     let mut add = |name: &str, run: Body| tests.push(Test { level: "xl", name: name.into(), long: false, run });
@@ -23,6 +26,7 @@ pub fn tests() -> Vec<Test> {
     add("guests-outlive-their-driver-domain", Box::new(dies));
     add("a-disk-outlives-its-driver-domain", Box::new(disk_outlives));
     add("a-disk-whose-driver-domain-dies-comes-back", Box::new(disk_recovers));
+    add("grub-starts-a-guest-whose-driver-domain-dies-meanwhile", Box::new(grub));
     add(
         "one-that-waits-takes-the-place-of-a-disks-driver-domain",
         Box::new(|bed| of_a_disk(bed, "disk-standby", "disk-standby")),
@@ -153,6 +157,19 @@ fn disk_outlives(bed: &Bed) -> Result<String> {
 /// The same; the driver domain is looked after.
 fn disk_recovers(bed: &Bed) -> Result<String> {
     of_a_disk(bed, "disk-recovery", "disk-recovery")
+}
+
+/// GRUB reads its kernel from a disk of a driver domain, which dies meanwhile. Domain 0 fills the medium before.
+fn grub(bed: &Bed) -> Result<String> {
+    let name = "grub-of-a-disk";
+    let peer = Peer::start(name)?;
+    let mut machine = machine(bed, name, "grub:nvme", "e1000e", &peer)?;
+    let file = host::target("images")?.join(format!("{name}.raw"));
+    std::fs::File::create(&file)?.set_len(GRUB_MEDIUM)?;
+    machine.disks = vec![Disk { device: "nvme", file: file.clone(), writable: true }];
+    let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
+    std::fs::remove_file(&file)?;
+    Ok(said)
 }
 
 /// A driver domain lives in 48 MiB; a disk is checked from the host.
