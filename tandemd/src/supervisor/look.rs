@@ -138,6 +138,8 @@ pub struct Look {
     pub are_all_ended: Option<bool>,
     /// The process that was started.
     pub errand: Errand,
+    /// Why the one that was to take the place could not. This is told once.
+    pub not_promoted: Option<String>,
 }
 
 /// What is to be done.

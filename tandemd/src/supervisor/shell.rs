@@ -122,6 +122,8 @@ pub struct Shell {
     introduced: BTreeMap<u16, Duration>,
     /// The one to which all devices are announced.
     announced: Option<u16>,
+    /// Why the one that was to take the place last could not, until that is told.
+    not_promoted: Option<String>,
     /// The one that was quarantined last, and the devices that it had then.
     quarantined: Option<(u16, Vec<String>)>,
     /// What is left of earlier ones.
@@ -194,6 +196,7 @@ impl Shell {
             candidate: None,
             introduced: BTreeMap::new(),
             announced: None,
+            not_promoted: None,
             quarantined: None,
             remains: Vec::new(),
             sysfs: Sysfs::default(),
@@ -443,6 +446,7 @@ impl Shell {
             is_served,
             are_all_ended,
             errand,
+            not_promoted: self.not_promoted.take(),
         })
     }
 

@@ -124,6 +124,9 @@ impl Machine {
         if look.errand == Errand::Runs {
             return None;
         }
+        if let Some(why) = &look.not_promoted {
+            return self.fail(Cause::NotStarted(why.clone()), Some(domain), look);
+        }
         let mut others = look.standby.iter().chain(&look.candidate);
         if look.domain.is_none() && tries == 0 && others.any(|d| d.id == domain && is_usable(d)) {
             self.phase = Phase::HandingOver { domain, tries: 1, is_tried };

@@ -96,7 +96,11 @@ impl Shell {
         // Where an earlier daemon was killed they may be there still.
         for remains in self.remains.clone() {
             self.unplug(remains)?;
-            passthrough::until_gone(remains, &self.sysfs)?;
+            // It does not come to an end by being tried for ever.
+            if let Err(why) = passthrough::until_gone(remains, &self.sysfs) {
+                self.not_promoted = Some(format!("domain {remains}, which was it before: {why:#}"));
+                return Ok(());
+            }
         }
         let mut changes = self.renamed(domain, &self.driver.clone())?;
         changes.push(Change::Write(taken_by(&self.service), domain.to_string()));

@@ -270,6 +270,22 @@ fn what_cannot_be_handed_over_is_started_anew() {
 }
 
 #[test]
+fn one_whose_place_never_becomes_free_is_parked() {
+    let mut world = World::with_standby();
+    world.is_clung_to = true;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(300));
+    assert_eq!((world.machine.state(), world.domain.is_none()), ("parked", true), "{:?}", world.log);
+    assert!(world.log.iter().any(|line| line.contains("it is clung to")), "{:?}", world.log);
+    let tries = world.acts.iter().filter(|act| matches!(act, Act::Promote(_))).count();
+    assert_eq!(tries as u32, world.settings.crashes);
+    world.is_clung_to = false;
+    assert!(world.ask(Order::Unpark).is_ok());
+    world.run(Duration::from_secs(60));
+    assert!(world.is_well(), "{:?}", world.log);
+}
+
+#[test]
 fn one_that_does_not_find_its_devices_has_failed_long_before_it_is_not_ready() {
     let mut world = World::with(Settings { standby: 1, probe_s: 5, ..settings() });
     world.run(Duration::from_secs(20));

@@ -77,6 +77,9 @@ pub struct World {
     pub meeting: Duration,
     /// What can be done without the toolstack: all, nothing, or the next thing half, and then the daemon is killed.
     pub native: Native,
+    /// The PCI back end never lets the devices of the one before go, if there is one; and what was told of the last try.
+    pub is_clung_to: bool,
+    pub not_promoted: Option<String>,
     /// Who is rolled back is that by half, and stays paused.
     pub stays_paused: bool,
     pub processes: Vec<Process>,
@@ -125,6 +128,8 @@ impl World {
             meets_until: None,
             meeting: TICK,
             native: Native::Works,
+            is_clung_to: false,
+            not_promoted: None,
             stays_paused: false,
             processes: Vec::new(),
             aside: Vec::new(),

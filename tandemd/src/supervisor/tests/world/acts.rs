@@ -194,6 +194,10 @@ impl World {
                 assert!(self.domain.is_none(), "there is one of the name already");
                 assert!(self.processes.iter().all(|p| p.is_released), "who goes has the devices still");
                 self.aside.append(&mut self.processes);
+                if self.is_clung_to && self.nr_domains > 1 {
+                    self.not_promoted = Some("domain 1, which was it before: it is clung to".into());
+                    return;
+                }
                 // It may have gone a moment ago.
                 let waits = self.standby.take_if(|d| d.id == id);
                 self.domain = waits.or_else(|| self.candidate.take_if(|d| d.id == id));

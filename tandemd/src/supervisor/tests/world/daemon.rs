@@ -66,6 +66,7 @@ impl World {
             is_served: true,
             are_all_ended: self.asks_for_all().then_some(self.are_all_ended),
             errand,
+            not_promoted: self.not_promoted.take(),
         }
     }
 
