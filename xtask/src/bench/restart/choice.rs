@@ -46,12 +46,12 @@ pub enum Cause {
     Wild,
     /// Its driver's instructions are damaged.
     Text,
-    /// Its devices are told addresses that are nobody's.
-    Dma,
     /// None of these: the operator has another one take its place.
     Planned,
     /// Not it, but the daemon that has given its driver a twin.
     Twind,
+    /// Its devices are told addresses that are nobody's. The last one: QEMU's cards may send a damaged frame then, and who hears of it hangs up.
+    Dma,
 }
 
 macro_rules! words {
@@ -76,8 +76,8 @@ words! {
     Driver: E1000 "e1000", E1000e "e1000e", Rtl8139 "8139cp", Nvme "nvme", Ahci "ahci";
     Way: Fresh "fresh", Standby "standby", Kept "kept", Snapshot "snapshot", Turns "turns";
     Mode: Vm "vm", TwinMirror "twin-mirror";
-    Cause: Panic "panic", Destroyed "destroyed", Wedged "wedged", Wild "wild", Text "text", Dma "dma",
-        Planned "planned", Twind "twind";
+    Cause: Panic "panic", Destroyed "destroyed", Wedged "wedged", Wild "wild", Text "text",
+        Planned "planned", Twind "twind", Dma "dma";
 }
 
 /// Those that are measured if no word names a driver.
@@ -214,7 +214,9 @@ mod tests {
         assert_eq!(names("twin-mirror e1000 turns panic"), ["restart:e1000:turns:twin-mirror:2:panic"]);
         assert_eq!(names("").len(), 18);
         assert_eq!(names("kept 8139cp e1000 vm panic"), ["restart:e1000:kept:vm:2:panic"]);
-        assert!(names("").iter().all(|job| job.contains("panic:destroyed:wedged:wild:text:dma:planned")));
+        assert!(names("")
+            .iter()
+            .all(|job| job.contains("panic:destroyed:wedged:wild:text:planned:") && job.ends_with(":dma")));
     }
 
     #[test]
