@@ -139,7 +139,7 @@ pub struct Move {
 }
 
 /// One function.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Where it is.
     pub at: Sbdf,
@@ -154,11 +154,13 @@ pub struct Entry {
     pub is_stopped: bool,
     /// It is on its way into quarantine: it is the owner's only so that nobody else gets it.
     pub leaving: Option<reset::Leaving>,
+    /// The hardware domain has said that it is gone while another domain had it: it is forgotten when that has given it up.
+    pub is_gone: bool,
 }
 
 impl Entry {
     const fn new(at: Sbdf, traits: Traits, bars: Bars) -> Self {
-        Self { at, traits, owner: Owner::Hardware, bars, is_stopped: false, leaving: None }
+        Self { at, traits, owner: Owner::Hardware, bars, is_stopped: false, leaving: None, is_gone: false }
     }
 
     /// May `who` use it?
@@ -200,14 +202,27 @@ impl Ownership {
         Ok(())
     }
 
-    /// A function is gone. EBUSY: it is not the hardware domain's. ENODEV.
-    pub fn remove(&mut self, at: Sbdf) -> Result<(), Errno> {
+    /// A function is gone. Nobody's is forgotten as well: if it comes again it is the hardware domain's, which looks then where its registers could be, and
+    /// has to be free to move them. EBUSY: another domain has it, and it is forgotten when that has given it up ([`Self::gone`]). ENODEV.
+    pub fn remove(&mut self, at: Sbdf) -> Result<Entry, Errno> {
         let place = self.entries.iter().position(|e| e.at == at).ok_or(Errno::ENODEV)?;
-        if self.entries.get(place).is_some_and(|e| e.owner != Owner::Hardware) {
+        let entry = self.entries.get_mut(place).ok_or(Errno::ENODEV)?;
+        if let Owner::Domain(_) = entry.owner {
+            entry.is_gone = true;
             return Err(Errno::EBUSY);
         }
-        self.entries.remove(place);
-        Ok(())
+        Ok(self.entries.remove(place))
+    }
+
+    /// The hardware domain has found the function at `at`, which it had said was gone. `false`: there is none.
+    pub fn came_back(&mut self, at: Sbdf) -> bool {
+        let entry = self.entries.iter_mut().find(|e| e.at == at);
+        entry.map(|entry| entry.is_gone = false).is_some()
+    }
+
+    /// A function that is gone, and that no domain has any more.
+    pub fn gone(&self) -> Option<Sbdf> {
+        self.entries.iter().find(|e| e.is_gone && !matches!(e.owner, Owner::Domain(_))).map(|e| e.at)
     }
 
     /// Configuration space of the function at `at` was written: `width` bytes at `offset`. Its base addresses are read again

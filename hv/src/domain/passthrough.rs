@@ -94,7 +94,7 @@ fn bars(f: &pci::Function) -> Bars {
 /// The hardware domain says that there is a function, which is its own then. ENODEV: nothing answers there; ENOMEM.
 pub fn add(at: Sbdf) -> Result<(), Errno> {
     let mut table = ownership().lock();
-    if table.find(at).is_some() {
+    if table.came_back(at) {
         return Ok(());
     }
     if !crate::mem::frames::has_headroom() {
@@ -108,12 +108,28 @@ pub fn add(at: Sbdf) -> Result<(), Errno> {
     Ok(())
 }
 
-/// It says that it is gone. EBUSY: another domain has it, or nobody; ENODEV: there was none.
+/// It says that it is gone. EBUSY: another domain has it, and it is forgotten when that has given it up; ENODEV: there was none.
 pub fn remove(at: Sbdf) -> Result<(), Errno> {
-    let mut table = ownership().lock();
-    table.remove(at)?;
+    forget(&mut ownership().lock(), at)
+}
+
+/// The same, for functions that were gone before, and that no domain has any more.
+fn forget_gone(table: &mut Ownership) {
+    while let Some(at) = table.gone() {
+        info!("{at} is gone");
+        if forget(table, at).is_err() {
+            return;
+        }
+    }
+}
+
+fn forget(table: &mut Ownership, at: Sbdf) -> Result<(), Errno> {
+    let Entry { owner, bars, .. } = table.remove(at)?;
     irq::guest::unmap_messages(at);
     iommu::follow(at, Owner::Quarantine, None);
+    if owner != Owner::Hardware {
+        unwatch_messages(table, at, &bars);
+    }
     pci::remove(at);
     Ok(())
 }
@@ -244,6 +260,7 @@ pub fn deassign(at: Sbdf, from: &Party) -> Result<(), Errno> {
     let mut table = ownership().lock();
     let r#move = table.check_return(at, from.owner())?;
     carry_out(&mut table, at, r#move)?;
+    forget_gone(&mut table);
     if let Party::Domain(d) = from {
         let has_more = table.of(owner_of(d)).next().is_some();
         sched::set_driver(d, has_more);
@@ -267,6 +284,8 @@ pub fn release_domain(d: &Domain) -> Result<(), Errno> {
             carry_out(&mut table, at, r#move)?;
         }
     }
+    // Not before: the list of functions is being read above.
+    forget_gone(&mut table);
     Ok(())
 }
 
