@@ -154,6 +154,9 @@ pub struct LookedAfter {
     /// Whether it can be rolled back to what it was when it had booted; nothing if that is not wanted.
     #[serde(default)]
     pub snapshot: Option<bool>,
+    /// The devices that it has been given, where its service's section says which it is to have.
+    #[serde(default)]
+    pub devices: Vec<GivenDevice>,
     /// What it is started with instead of what its configuration says.
     #[serde(default)]
     pub image: Image,
@@ -183,6 +186,16 @@ pub struct LookedAfter {
     pub last_outage_ms: Option<u64>,
     /// The last recoveries: cause, steps, and the milliseconds after which each was done.
     pub recoveries: Vec<String>,
+}
+
+/// A device that a driver domain has been given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct GivenDevice {
+    /// Its address, as Linux writes it.
+    pub device: String,
+    /// What was asked for: a kind, a vendor and a device, or the address itself.
+    pub rule: String,
 }
 
 impl LookedAfter {

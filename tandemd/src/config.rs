@@ -10,13 +10,16 @@
 //! driver-domain = "dd"         # it has the media, and stock back ends for them; the same domain or another
 //! weights = { u1 = 512 }       # of what the driver domain does, the guest of this name has twice what others have
 //! [service.net.supervise]      # it is started, and started again when it fails
-//! config = "/etc/xen/dd.cfg"
+//! config = "/etc/xen/dd.cfg"   # or what it is: device = "network", kernel = "/boot/...", ...
 //!
 //! [metrics]                    # Prometheus may ask by TCP too
 //! address = "127.0.0.1:9740"
 //! ```
 
-use crate::supervisor::{candidate_of, remains_of, standby_of, words_for_missing, Settings, UNDRAINED_DISK_MS};
+use crate::supervisor::{
+    candidate_of, foresee, missing_of, named_by, remains_of, standby_of, wants_of, words_for_missing, Choice, Given,
+    Settings, UNDRAINED_DISK_MS,
+};
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -196,6 +199,9 @@ impl Config {
             if let Some((guest, _)) = service.weights.iter().find(|(_, weight)| **weight == 0) {
                 bail!("[service.{name}]: the weight of `{guest}` is 0: it is from 1 to {}", u16::MAX);
             }
+            if let Some(settings) = &service.supervise {
+                settings.check().with_context(|| format!("[service.{name}.supervise]"))?;
+            }
             let is_whole = service.supervise.is_none() || service.driver_domain.is_some();
             let is_disks = service.kind == Kind::Disk;
             ensure!(
@@ -243,7 +249,7 @@ impl Config {
         for (name, service) in &self.service {
             let Some((driver, settings)) = service.looked_after() else { continue };
             drivers.push((driver.to_string(), name.clone()));
-            match settings.devices(driver).with_context(|| format!("[service.{name}.supervise]")) {
+            match settings.claims(driver).with_context(|| format!("[service.{name}.supervise]")) {
                 Ok(devices) => claims.extend(devices.into_iter().map(|device| (device.name, name.clone()))),
                 Err(error) => {
                     troubles.insert(name.clone(), format!("{error:#}"));
@@ -260,17 +266,33 @@ impl Config {
         troubles
     }
 
-    /// Devices of driver domains that are to be looked after that are not in the machine. That is no error: one may come later.
-    pub fn missing(&self, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+    /// Devices of driver domains that are to be looked after that are not in the machine, or not free. That is no error: one may come later.
+    pub fn missing(&self, root: &Path, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+        let choices = foresee(self, root);
         let of = |(name, service): (&String, &Service)| {
             let (driver, settings) = service.looked_after()?;
-            let devices = settings.devices(driver).ok()?;
-            let missing: Vec<String> =
-                devices.into_iter().map(|device| device.name).filter(|device| !is_there(device)).collect();
-            let said = words_for_missing(&missing.join(", "), &settings.config);
+            let missing = match choices.get(name) {
+                Some(choice) => missing_of(&wants_of(self, name), choice, &is_there),
+                None => {
+                    let claims = settings.claims(driver).ok()?;
+                    claims.into_iter().map(|device| device.name).filter(|device| !is_there(device)).collect()
+                }
+            };
+            let said = words_for_missing(&missing.join(", "), &named_by(name, settings.config.as_deref()));
             (!missing.is_empty()).then(|| format!("[service.{name}.supervise]: {said}"))
         };
         self.service.iter().filter_map(of).collect()
+    }
+
+    /// Which devices services would be given that ask for a kind, or for a vendor and a device: a line for each.
+    pub fn resolved(&self, root: &Path) -> String {
+        let choices = foresee(self, root);
+        let of = |(name, choice): (&String, &Choice)| {
+            let given = choice.given(&wants_of(self, name)).into_iter();
+            let line = |given: Given| format!("{name}: `{}` is {}\n", given.want, given.device);
+            given.filter(|given| given.want != given.device).map(line).collect::<String>()
+        };
+        choices.iter().map(of).collect()
     }
 
     /// Fails if there is one of those.
@@ -404,9 +426,12 @@ mod tests {
         let said = net.supervise.as_ref().unwrap();
         let usual: Settings = toml::from_str("config = \"/etc/xen/dd.cfg\"").unwrap();
         assert_eq!(said.undrained_ms(), usual.undrained_ms());
-        assert_eq!(Settings { undrained_ms: None, ..said.clone() }, usual);
+        assert_eq!(said.assigns(), usual.assigns());
+        assert_eq!(Settings { undrained_ms: None, assign: None, ..said.clone() }, usual);
         let said = config.service["disk"].supervise.as_ref().unwrap();
         assert_eq!(said.overdue_ms(), usual.overdue_ms());
+        let usual: Settings = toml::from_str("device = \"nvme\"\nkernel = \"/boot/vmlinuz\"").unwrap();
+        assert!(said.is_as(&usual));
     }
 
     #[test]

@@ -51,8 +51,8 @@ usage: tandemd [--config PATH] [--check | --list | --wait]
 Serves guests' network interfaces and disks that have one of its services as their back end (vif = ['backend=net']), and looks after
 driver domains. Without --check, --list and --wait it is the daemon. Its log is its standard error; twinctl asks it, and orders it about.
   --config PATH   a file, or a directory with files *.toml, instead of /etc/tandem
-  --check         reads the configuration, says what is wrong with it, and ends; it says nothing if all is right. That a driver domain's device is not in
-                  the machine is a warning
+  --check         reads the configuration, says what is wrong with it, and ends. If all is right it says which device a driver domain would get that asks for
+                  a kind of device, and nothing else. That its device is not in the machine is a warning
   --list          says which interfaces and disks are plugged in and what went through them, and ends
   --wait          waits, half a minute at most, until all services' domains are there, for whoever starts guests then, and ends";
 
@@ -97,7 +97,9 @@ fn run() -> Result<()> {
     };
     if is_check {
         let config = config.without_troubles()?;
-        let missing = config.missing(supervisor::is_in_machine);
+        let root = Path::new("/");
+        log::show(&config.resolved(root))?;
+        let missing = config.missing(root, supervisor::is_in_machine);
         missing.iter().for_each(|line| eprintln!("tandemd: warning: {line}"));
         return Ok(());
     }

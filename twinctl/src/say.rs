@@ -25,9 +25,12 @@ fn service_status(out: &mut String, service: &Service) {
         (_, None) => writeln!(out, "{name}: no way out; the configuration names no driver domain"),
     };
     if let Some(told) = &service.looked_after {
-        let LookedAfter { counts, recoveries, image, upgrade, refused, .. } = told;
+        let LookedAfter { counts, recoveries, devices, image, upgrade, refused, .. } = told;
         let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
         let _ = writeln!(out, "  looked after: {}; {}", state(told), counts.join(", "));
+        for given in devices {
+            let _ = writeln!(out, "  has {}, as `{}`", given.device, given.rule);
+        }
         let lines = image.lines();
         if !lines.is_empty() {
             let _ = writeln!(out, "  upgraded to {}", lines.join(", "));
@@ -176,7 +179,7 @@ fn upcalls(out: &mut String, what: &str, twin: Option<&Twin>) {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use control::told::{Aborted, Upcall, Vif, WayOut};
+    use control::told::{Aborted, GivenDevice, Upcall, Vif, WayOut};
     use control::Mode;
 
     /// A twin that was aborted, and one that works.
@@ -244,6 +247,16 @@ pub mod tests {
             let said = status(&Told::Twind { twins: vec![twin] });
             assert!(said.contains(" s ago at e1000_xmit_frame+0x1b"), "{said}");
         }
+    }
+
+    #[test]
+    fn what_a_driver_domain_was_given_is_told_with_what_was_asked_for() {
+        let given = |device: &str, rule: &str| GivenDevice { device: device.into(), rule: rule.into() };
+        let devices = vec![given("0000:03:00.0", "network"), given("0000:04:00.0", "8086:0a54")];
+        let told = LookedAfter { state: "up".into(), devices, ..LookedAfter::default() };
+        let said = status(&Told::Tandemd { services: vec![Service { looked_after: Some(told), ..service() }] });
+        let lines = "  has 0000:03:00.0, as `network`\n  has 0000:04:00.0, as `8086:0a54`\n";
+        assert!(said.contains(&format!("  looked after: up; \n{lines}")), "{said}");
     }
 
     #[test]

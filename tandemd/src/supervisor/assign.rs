@@ -75,6 +75,30 @@ fn make_assignable(root: &Path, service: &str, device: &str) -> Result<()> {
     run_to_its_end(service, &["pci-assignable-add", device], LIMIT)?.map_err(anyhow::Error::msg)
 }
 
+/// Whether domain 0 works with this device, and how, so that nobody is given it who has not named it by its address: a disk, or an interface that is up. What
+/// is not known is no reason to give it away.
+pub fn domain_0_works_with(root: &Path, device: &str) -> Option<String> {
+    let words = |how: String| format!("domain 0 works with it: {how}");
+    in_use(root, device).unwrap_or_else(|error| Some(format!("{error:#}"))).or_else(|| is_up(root, device)).map(words)
+}
+
+/// Its interface that is up, if one is.
+fn is_up(root: &Path, device: &str) -> Option<String> {
+    const IS_UP: u32 = 1 << 0;
+    let class = root.join("sys/class/net");
+    let names = std::fs::read_dir(&class).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut own = names.filter(|name| {
+        let to = std::fs::read_link(class.join(name)).unwrap_or_default();
+        to.iter().any(|part| part == device)
+    });
+    let flags = |name: &str| {
+        let said = std::fs::read_to_string(class.join(name).join("flags")).ok()?;
+        u32::from_str_radix(said.trim().strip_prefix("0x")?, 16).ok()
+    };
+    let up = own.find(|name| flags(name).is_some_and(|flags| flags & IS_UP != 0))?;
+    Some(format!("its interface {up} is up; `ip link set {up} down`, or name the device by its address"))
+}
+
 /// Whether domain 0 works with a disk of this device's, and how: to take it away would be to pull it out.
 fn in_use(root: &Path, device: &str) -> Result<Option<String>> {
     let mounts = std::fs::read_to_string(root.join("proc/self/mountinfo")).context("what is mounted is not known")?;

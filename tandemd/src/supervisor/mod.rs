@@ -9,6 +9,9 @@ mod answered;
 mod assign;
 mod boot;
 mod cause;
+mod choice;
+mod driver;
+mod given;
 mod health;
 mod last_words;
 mod look;
@@ -31,11 +34,14 @@ mod toolstack;
 mod words;
 mod xl_config;
 
+pub use choice::{Choice, Given};
+pub use given::{foresee, wants_of};
 pub use machine::upgrade::name_of as candidate_of;
 pub use orphans::begin as clear_orphans;
 pub use pci::{backs as pci_backs, is_in_backs as is_in_pci_backs, is_there as is_in_machine};
 pub use record::Record;
 pub use settings::{Settings, UNDRAINED_DISK_MS};
+pub use shell::choosing::{by as named_by, missing as missing_of};
 pub use shell::missing::of as words_for_missing;
 pub use shell::{link_of, taken_by, waits_for};
 pub use standby::{name_of as standby_of, remains_of};
@@ -46,7 +52,7 @@ use crate::config::{self, Config, Kind};
 use crate::service::name_of;
 use crate::store::{Client, Store};
 use anyhow::{bail, Context, Result};
-use control::told::LookedAfter;
+use control::told::{GivenDevice, LookedAfter};
 use control::{Image, Order};
 use look::Act;
 use machine::drain::OFTEN;
@@ -194,8 +200,9 @@ pub fn describe(service: &str, driver: &str) -> Result<String> {
         record::Mode::Parked => format!("is parked: {}", record.why),
     };
     let counts: Vec<String> = record.counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
+    let given: String = record.given.iter().map(|given| format!("  {}, as `{}`\n", given.device, given.want)).collect();
     let last: String = record.last.iter().map(|line| format!("  {line}\n")).collect();
-    Ok(format!("{service}: {driver} {mode}; {}\n{last}", counts.join(", ")))
+    Ok(format!("{service}: {driver} {mode}; {}\n{given}{last}", counts.join(", ")))
 }
 
 fn path(service: &str) -> PathBuf {
@@ -355,6 +362,7 @@ fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings)
     let mut paper = Paper::new(path(service), record);
     loop {
         let mut look = shell.look(machine.waits_for_all())?;
+        machine.record.given = shell.given();
         let heard = if machine.hears(&look) {
             desks().get_mut(service).map(|desk| std::mem::take(&mut desk.wishes))
         } else {
@@ -422,7 +430,9 @@ fn save(machine: &mut Machine, paper: &mut Paper, service: &str, driver: &str) {
 
 /// What a record says of how it went.
 fn told_of(record: &Record) -> LookedAfter {
+    let of = |given: &Given| GivenDevice { device: given.device.clone(), rule: given.want.clone() };
     LookedAfter {
+        devices: record.given.iter().map(of).collect(),
         counts: record.counts.clone(),
         recoveries: record.last.clone(),
         outage_ms: record.outage,

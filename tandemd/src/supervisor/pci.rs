@@ -42,6 +42,11 @@ pub fn devices_of(domain: u16, store: &mut impl Store) -> Result<Vec<String>> {
     Ok(devices)
 }
 
+/// The domains that the PCI back end knows.
+pub fn domains(store: &mut impl Store) -> Result<Vec<u16>> {
+    Ok(store.list(ALL_BACKS)?.iter().filter_map(|domain| domain.parse().ok()).collect())
+}
+
 /// It reaches no memory any more, until its next owner lets it.
 pub fn keep_from_memory(device: &str) -> Result<()> {
     let config =

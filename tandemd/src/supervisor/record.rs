@@ -1,6 +1,7 @@
 //! What is remembered of a driver domain while no daemon runs: `/var/lib/tandem/SERVICE.toml`.
 
 use super::cause::Cause;
+use super::choice::Given;
 use super::words;
 use crate::device::Device;
 use anyhow::{Context, Result};
@@ -41,6 +42,8 @@ pub struct Record {
     pub mode: Mode,
     /// Why it is parked.
     pub why: String,
+    /// The devices that it has been given, where its section says which it is to have.
+    pub given: Vec<Given>,
     /// It is off since it was shut down when all domains were.
     pub with_all: bool,
     /// The start of the machine that the times belong to, by Linux's `boot_id`.

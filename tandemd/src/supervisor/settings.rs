@@ -1,5 +1,7 @@
 //! What the operator says of a driver domain that is looked after, and what its own configuration says.
 
+use super::choice::Wants;
+use super::driver::{self, Own};
 use super::options::{Options, FOR_ALL};
 use super::xl_config::value_of;
 use anyhow::{bail, ensure, Context, Result};
@@ -22,11 +24,31 @@ const LEAST_RENEW_S: u64 = 60;
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Settings {
-    /// The driver domain's configuration, as `xl create` takes it.
-    pub config: PathBuf,
-    /// Its devices are taken from domain 0 when it is to be started, and whenever one comes into the machine.
+    /// The driver domain's configuration, as `xl create` takes it. Without it the next six say what the driver domain is.
     #[serde(default)]
-    pub assign: bool,
+    pub config: Option<PathBuf>,
+    /// The devices that it has: by address, by vendor and device, or by kind.
+    #[serde(default)]
+    pub device: Option<Wants>,
+    /// Files of its kernel and its initramfs, and its kernel's command line.
+    #[serde(default)]
+    pub kernel: Option<String>,
+    /// See `kernel`.
+    #[serde(default)]
+    pub ramdisk: Option<String>,
+    /// See `kernel`.
+    #[serde(default)]
+    pub extra: Option<String>,
+    /// Its memory, and its processors.
+    #[serde(default)]
+    pub memory_mib: Option<u32>,
+    /// See `memory_mib`.
+    #[serde(default)]
+    pub vcpus: Option<u32>,
+    /// Its devices are taken from domain 0 when it is to be started, and whenever one comes into the machine. If nothing is said: where this section names
+    /// them.
+    #[serde(default)]
+    pub assign: Option<bool>,
     /// Whether it is started again. If not, what is left of it is cleared away, and its service is parked.
     #[serde(default = "yes")]
     pub restart: bool,
@@ -152,6 +174,14 @@ pub struct Claim {
     pub options: Option<Options>,
 }
 
+impl Claim {
+    /// The device of this name, as a configuration says it.
+    pub fn of(name: String, said: String) -> Self {
+        let options = Options::of(&said);
+        Self { name, said, options }
+    }
+}
+
 impl Settings {
     fn crashes() -> u32 {
         5
@@ -226,8 +256,33 @@ impl Settings {
         3
     }
 
-    /// Looks into the driver domain's configuration, whose name is to be `driver`: the devices that it claims.
-    pub fn devices(&self, driver: &str) -> Result<Vec<Claim>> {
+    /// Whether what it says of the driver domain can be, wherever that is.
+    pub fn check(&self) -> Result<()> {
+        Own::of(self).map(|_| ())
+    }
+
+    /// Whether what is not said there is here as it is usual, but for devices and files.
+    #[cfg(test)]
+    pub fn is_as(&self, usual: &Self) -> bool {
+        let of = |settings: &Self| {
+            let own = Own::of(settings).unwrap().unwrap();
+            (own.usual(), settings.assigns())
+        };
+        of(self) == of(usual)
+    }
+
+    /// Its devices are taken from domain 0.
+    pub fn assigns(&self) -> bool {
+        self.assign.unwrap_or(self.config.is_none())
+    }
+
+    /// The driver domain's configuration for the toolstack, whoever has written it.
+    pub fn config_of(&self, driver: &str) -> PathBuf {
+        self.config.clone().unwrap_or_else(|| driver::path_of(driver))
+    }
+
+    /// Looks at what the driver domain is, whose name is to be `driver`: the devices that it claims by their addresses.
+    pub fn claims(&self, driver: &str) -> Result<Vec<Claim>> {
         ensure!(self.ready_s > 0, "`ready-s = 0`: it could never be ready");
         ensure!(self.probe_s > 0, "`probe-s = 0`: no driver would ever be fast enough");
         ensure!(self.connect_s > 0, "`connect-s = 0`: no interface would ever be fast enough");
@@ -246,26 +301,33 @@ impl Settings {
             "`twind-s = {}`: it makes twins meanwhile, which takes longer; {LEAST_TWIND_S} is the least, and 0 is never",
             self.twind_s
         );
-        let place = self.config.display();
-        ensure!(self.config.is_absolute(), "`config`: `{place}` is no whole path: it has to begin with /");
-        let text = self.text()?;
-        if self.standby > 0 {
-            may_be_two(&text).with_context(|| format!("`standby = {}`: {place}", self.standby))?;
+        if let Some(own) = Own::of(self)? {
+            own.has_files()?;
+            return Ok(own.claims_by_address());
         }
-        devices_in(&text, driver, &self.config)
+        let Some((config, text)) = self.text()? else { return Ok(Vec::new()) };
+        if self.standby > 0 {
+            may_be_two(&text).with_context(|| format!("`standby = {}`: {}", self.standby, config.display()))?;
+        }
+        devices_in(&text, driver, config)
     }
 
-    /// The driver domain's configuration.
-    fn text(&self) -> Result<String> {
-        let place = self.config.display();
-        std::fs::read_to_string(&self.config).with_context(|| format!("the driver domain's configuration {place}"))
+    /// The operator's configuration of the driver domain, if there is one.
+    fn text(&self) -> Result<Option<(&Path, String)>> {
+        let Some(config) = self.config.as_deref() else { return Ok(None) };
+        let place = config.display();
+        ensure!(config.is_absolute(), "`config`: `{place}` is no whole path: it has to begin with /");
+        let text =
+            std::fs::read_to_string(config).with_context(|| format!("the driver domain's configuration {place}"))?;
+        Ok(Some((config, text)))
     }
 
     /// Whether one with this image can be tried: it runs beside the one that is there, and the toolstack heeds all that the image says beside the
     /// driver domain's configuration.
     pub fn can_be_tried(&self, image: &Image) -> Result<()> {
-        let text = self.text()?;
-        may_be_two(&text).and_then(|()| heeds(&text, image)).with_context(|| self.config.display().to_string())
+        // What is written here names no disk, and nothing for which xl ignores an image.
+        let Some((config, text)) = self.text()? else { return Ok(()) };
+        may_be_two(&text).and_then(|()| heeds(&text, image)).with_context(|| config.display().to_string())
     }
 }
 
@@ -314,12 +376,11 @@ fn devices_in(text: &str, driver: &str, path: &Path) -> Result<Vec<Claim>> {
     let is_set = |key: &str| value_of(text, key).and_then(|value| value.number).is_some_and(|number| number != 0);
     let for_all: Vec<String> = FOR_ALL.iter().filter(|(key, _)| is_set(key)).map(|(_, one)| (*one).into()).collect();
     let claim = |mut said: String| {
-        let name = device(&said).with_context(|| format!("{place}: `{said}` is no PCI device"))?;
+        let name = address(&said).with_context(|| format!("{place}: `{said}` is no PCI device"))?;
         for option in for_all.iter().filter(|option| !has_option(&said, option)).collect::<Vec<_>>() {
             said.push_str(&format!(",{option}=1"));
         }
-        let options = Options::of(&said);
-        Ok(Claim { name, said, options })
+        Ok(Claim::of(name, said))
     };
     claimed.into_iter().map(claim).collect()
 }
@@ -336,7 +397,7 @@ fn strings_of(text: &str, key: &str) -> Vec<String> {
 }
 
 /// `[DDDD:]BB:SS.F`, with `bdf=` before it, `@SLOT` or `,OPTION` behind it or without; as Linux names it.
-fn device(said: &str) -> Option<String> {
+pub(super) fn address(said: &str) -> Option<String> {
     let said = said.strip_prefix("bdf=").unwrap_or(said);
     let name = said.split([',', '@', '=']).next()?.trim().to_ascii_lowercase();
     let (rest, function) = name.rsplit_once('.')?;
@@ -361,7 +422,7 @@ mod tests {
     #[test]
     fn the_devices_are_found() {
         assert_eq!(devices(TEXT).unwrap(), ["0000:00:03.0", "0000:0a:1f.7"]);
-        assert_eq!(device("bdf=01:00.0,permissive=1").as_deref(), Some("0000:01:00.0"));
+        assert_eq!(address("bdf=01:00.0,permissive=1").as_deref(), Some("0000:01:00.0"));
     }
 
     #[test]
@@ -403,7 +464,7 @@ mod tests {
             .contains("`cmdline`, for which xl ignores `extra`"));
         assert_eq!(refused("cmdline=''", &image(true, true, false)), None);
         assert_eq!(refused(&format!("{boots}\ncmdline='x'"), &Image::default()), None, "as configured");
-        let nowhere = Settings { config: "/nowhere/dd.cfg".into(), ..settings() };
+        let nowhere = Settings { config: Some("/nowhere/dd.cfg".into()), ..settings() };
         assert!(format!("{:#}", nowhere.can_be_tried(&Image::default()).unwrap_err()).contains("/nowhere/dd.cfg"));
     }
 
@@ -459,9 +520,9 @@ mod tests {
         // Of one that runs alone it is no matter.
         let path = std::env::temp_dir().join(format!("tandemd-two-{}.cfg", std::process::id()));
         std::fs::write(&path, "name='dd'\npci=['00:03.0']\ndisk=['/dd.img,raw,xvda,w']").unwrap();
-        let alone = Settings { config: path.clone(), ..settings() };
-        assert_eq!(alone.devices("dd").unwrap().len(), 1);
-        let said = format!("{:#}", Settings { standby: 1, ..alone.clone() }.devices("dd").unwrap_err());
+        let alone = Settings { config: Some(path.clone()), ..settings() };
+        assert_eq!(alone.claims("dd").unwrap().len(), 1);
+        let said = format!("{:#}", Settings { standby: 1, ..alone.clone() }.claims("dd").unwrap_err());
         assert!(said.starts_with("`standby = 1`: ") && said.contains("/dd.img"), "{said}");
         assert!(alone.can_be_tried(&Image::default()).is_err());
         std::fs::remove_file(path).unwrap();
@@ -476,8 +537,8 @@ mod tests {
         for wrong in ["", "3.0", "00:03", "00:03.8", "00:20.0", "100:03.0", "rdm_strategy=host", "0:0:0:0.0"] {
             assert!(said(&format!("name='dd'\npci=['{wrong}']")).contains("no PCI device"), "{wrong}");
         }
-        let nowhere = Settings { config: "/nowhere/dd.cfg".into(), ..settings() };
-        assert!(format!("{:#}", nowhere.devices("dd").unwrap_err()).contains("/nowhere/dd.cfg"));
+        let nowhere = Settings { config: Some("/nowhere/dd.cfg".into()), ..settings() };
+        assert!(format!("{:#}", nowhere.claims("dd").unwrap_err()).contains("/nowhere/dd.cfg"));
     }
 
     fn settings() -> Settings {

@@ -28,12 +28,14 @@ use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTD
 use xen_abi::sched as reason;
 
 mod beside;
+pub mod choosing;
 mod hands;
 mod inside;
 pub mod missing;
 mod rid;
 
 use beside::{Beside, Does};
+use choosing::Chooser;
 use missing::Missing;
 
 /// Places of xenstore's that tell when domains come and go.
@@ -66,6 +68,8 @@ pub struct Shell {
     driver: String,
     config: PathBuf,
     devices: Vec<Claim>,
+    /// Who chooses those, where its section does not name them all.
+    chooser: Option<Chooser>,
     store: Kept<Client>,
     /// Domains whose names are followed.
     named: BTreeSet<u16>,
@@ -156,15 +160,19 @@ impl Shell {
     pub fn open(config: &Config, service: &str, driver: &str, settings: &Settings, going: Option<u16>) -> Result<Self> {
         let kind = config.service.get(service).map(|service| service.kind).unwrap_or_default();
         let net_services = config.nets_of(driver);
-        let (config, devices) = (&settings.config, settings.devices(driver)?);
-        let toolstack = Toolstack::open(service, config, &devices, going)?;
+        let mut store = Kept::new(Client::open()?, Hypervisor::census()?)?;
+        let claims = settings.claims(driver)?;
+        let chooser = Chooser::open(config, service, driver, settings, &mut store)?;
+        let (config, devices) = (settings.config_of(driver), chooser.as_ref().map_or(claims, Chooser::claims));
+        let toolstack = Toolstack::open(service, &config, &devices, going)?;
         let mut shell = Self {
             service: service.into(),
             kind,
             driver: driver.into(),
-            config: config.into(),
+            config,
             devices,
-            store: Kept::new(Client::open()?, Hypervisor::census()?)?,
+            chooser,
+            store,
             named: BTreeSet::new(),
             vms: BTreeMap::new(),
             ours: BTreeSet::new(),
@@ -208,7 +216,7 @@ impl Shell {
             missing: Missing::default(),
             max_pages: 0,
             has_devices: (false, Duration::ZERO),
-            assigner: settings.assign.then(|| Assigner::new(service)),
+            assigner: settings.assigns().then(|| Assigner::new(service)),
             all_ended: None,
             beside: None,
         };
@@ -402,10 +410,11 @@ impl Shell {
         let twind = self.hear_twind(domain.as_ref(), way.as_ref());
         let now = Self::now();
         if !self.has_devices.0 || now >= self.has_devices.1 + DEVICES {
-            let missing = self.devices.iter().map(|device| &device.name).filter(|name| !pci::is_there(name));
-            let missing: Vec<String> = missing.cloned().collect();
+            let is_idle = domain.is_none() && matches!(errand, Errand::None) && self.beside.is_none();
+            let missing = self.miss(now, is_idle)?;
             self.has_devices = (missing.is_empty(), now);
-            if let Some(said) = self.missing.look(missing, &self.config) {
+            let by = self.named_by();
+            if let Some(said) = self.missing.look(missing, &by) {
                 eprintln!("{}: {}: {said}", self.service, self.driver);
             }
         }
@@ -464,11 +473,6 @@ impl Shell {
         self.max_pages > 0 && self.hypervisor.free_pages().is_ok_and(|free| free >= self.max_pages + beside)
     }
 
-    /// Whether the PCI back end has all devices, where this daemon sees to that.
-    fn are_assigned(&mut self, now: Duration) -> bool {
-        self.assigner.as_mut().is_none_or(|assigner| assigner.assign(&self.devices, now))
-    }
-
     /// Whether all domains are being ended. Of one that was shut down that is asked once; who waits until it is over asks now and then.
     fn are_all_ended(&mut self, domain: Option<u16>, now: Duration) -> bool {
         match self.all_ended {
@@ -520,33 +524,6 @@ impl Shell {
             Some(Meeting::Asks) => true,
             None => false,
         })
-    }
-
-    /// Whether all of them were turned on; who has done that once is not asked again.
-    fn is_probed(&mut self, domain: u16) -> bool {
-        if self.probed != Some(domain) {
-            self.probed = self.are_probed().then_some(domain);
-        }
-        self.probed == Some(domain)
-    }
-
-    /// Whether all devices may reach memory.
-    fn are_probed(&self) -> bool {
-        self.devices.iter().all(|device| pci::reaches_memory(&device.name))
-    }
-
-    /// Whether it has all devices; who had them once is not asked again.
-    fn has_all(&mut self, domain: u16) -> Result<bool> {
-        if self.whole != Some(domain) {
-            self.whole = self.lacks(domain)?.is_none().then_some(domain);
-        }
-        Ok(self.whole == Some(domain))
-    }
-
-    /// The first device of the configuration that a domain has not.
-    fn lacks(&mut self, domain: u16) -> Result<Option<Claim>> {
-        let has = pci::devices_of(domain, &mut self.store)?;
-        Ok(self.devices.iter().find(|device| !has.contains(&device.name)).cloned())
     }
 
     /// The hypervisor tells of this domain. If it cannot it is gone, which the next look shows. What its devices do counts from when it is of use

@@ -82,6 +82,11 @@ impl Toolstack {
         self.destroyed = Some(domain).filter(|_| matches!(self.process, Process::Ours(_)));
     }
 
+    /// These are the driver domain's devices from now on.
+    pub fn set_devices(&mut self, devices: &[Claim]) {
+        self.earlier.devices = devices.into();
+    }
+
     /// Whom it destroys.
     pub fn destroys(&self) -> Option<u16> {
         self.destroyed

@@ -147,7 +147,7 @@ fn one_that_is_always_short_of_memory_is_replaced_more_and_more_rarely() {
 fn what_says_nothing_is_refused() {
     let refused = |line: &str| {
         let said = format!("config = \"/nowhere/dd.cfg\"\n{line}");
-        format!("{:#}", toml::from_str::<Settings>(&said).unwrap().devices("dd").unwrap_err())
+        format!("{:#}", toml::from_str::<Settings>(&said).unwrap().claims("dd").unwrap_err())
     };
     for (line, words) in [
         ("renew-s = 59", "60 is the least"),
