@@ -1,7 +1,7 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
 //! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `disk-standby.sh`, `way-out.sh`,
-//! `causes.sh`, `recovery.sh`, `routing.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
+//! `chosen.sh`, `causes.sh`, `recovery.sh`, `routing.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
 //! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh`, `twin-queues.sh` and `twin-modes.sh`.
 
 use super::xl::{judge, judge_but};
@@ -57,6 +57,7 @@ pub fn tests() -> Vec<Test> {
         "a-driver-domain-is-upgraded-or-the-old-one-stays",
         Box::new(|bed| runs(bed, "upgrade", "e1000e", bed.mib.div_ceil(2))),
     );
+    add("driver-domains-get-devices-of-the-kinds-that-they-ask-for", Box::new(chosen));
     for kind in ["e1000e", "nvme", "ahci"] {
         add(&format!("a-small-driver-domain-for-{kind}"), Box::new(move |bed| small(bed, kind)));
     }
@@ -191,6 +192,21 @@ fn small(bed: &Bed, kind: &'static str) -> Result<String> {
         std::fs::remove_file(&disk)?;
     }
     Ok(said)
+}
+
+/// Driver domains get a network card and a disk's controller by their kinds, and the card goes and comes; the disk is checked from the host.
+fn chosen(bed: &Bed) -> Result<String> {
+    let peer = Peer::start("chosen")?;
+    let mib = bed.mib.div_ceil(4);
+    let mut machine = machine(bed, "chosen", &format!("chosen:{mib}"), "e1000e", &peer)?;
+    let disk = host::target("images")?.join("chosen.raw");
+    pattern::make_disk(&disk, mib)?;
+    machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
+    let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
+    whole(peer.counts())?;
+    let blocks = pattern::verify_disk(&disk, mib)?;
+    std::fs::remove_file(&disk)?;
+    Ok(format!("{said}, {blocks} blocks"))
 }
 
 fn of_a_disk(bed: &Bed, name: &str, checks: &str) -> Result<String> {
