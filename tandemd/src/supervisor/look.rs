@@ -132,8 +132,10 @@ pub struct Look {
     pub disks_without: Vec<Device>,
     /// All devices of its configuration are in the machine.
     pub has_devices: bool,
-    /// The service's own domain is there, to which its interface has to be connected.
+    /// The service's own domain is there, to which its interface has to be connected, and those of other services that its configuration names as back ends.
     pub is_served: bool,
+    /// A network by which it reaches what it serves has no way out just now: it can do nothing, and it is not its fault.
+    pub is_cut_off: bool,
     /// All domains are being ended. It is asked when the driver domain was shut down, and while it waits until that is over.
     pub are_all_ended: Option<bool>,
     /// The process that was started.

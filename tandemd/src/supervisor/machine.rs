@@ -428,6 +428,10 @@ impl Machine {
             (self.health, self.planned) = (Health::default(), Planned::default());
             return None;
         }
+        if look.is_cut_off {
+            // What it does not do meanwhile is not its fault. That a vCPU is wedged, or a device was stopped, is.
+            self.health = Health::default();
+        }
         let beats = look.domain.as_ref().map_or(&[][..], |d| &d.beats);
         let cause = match self.health.look(&self.settings, look.now, beats, way.queue, way.came) {
             // Its disks' rings are not looked at any more then.

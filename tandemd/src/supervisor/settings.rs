@@ -7,6 +7,7 @@ use super::xl_config::value_of;
 use anyhow::{bail, ensure, Context, Result};
 use control::Image;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Usual limits of what is not taken, for interfaces and for disks, whose drivers have some of their own: half a minute in Linux.
@@ -17,6 +18,8 @@ const OVERDUE_MS: u64 = 300_000;
 
 /// So long twind may be silent at least: to make a twin takes ten seconds and more, in which it does not answer.
 const LEAST_TWIND_S: u64 = 10;
+/// Why there can be no second instance that waits, or is tried: it could take over nothing.
+const NO_DEVICE: &str = "it has no device (`pci = []`), and what it has of other domains does not change hands";
 /// Nobody is restarted for its age sooner.
 const LEAST_RENEW_S: u64 = 60;
 
@@ -306,10 +309,20 @@ impl Settings {
             return Ok(own.claims_by_address());
         }
         let Some((config, text)) = self.text()? else { return Ok(Vec::new()) };
+        let place = config.display();
         if self.standby > 0 {
-            may_be_two(&text).with_context(|| format!("`standby = {}`: {}", self.standby, config.display()))?;
+            may_be_two(&text).with_context(|| format!("`standby = {}`: {place}", self.standby))?;
         }
-        devices_in(&text, driver, config)
+        let devices = devices_in(&text, driver, config)?;
+        for (key, is_said) in [("standby", self.standby > 0), ("snapshot", self.snapshot)] {
+            ensure!(!is_said || !devices.is_empty(), "`{key}`: {place}: {NO_DEVICE}");
+        }
+        Ok(devices)
+    }
+
+    /// Domains that are to serve it, by the names that its configuration has for the back ends of its interfaces and disks.
+    pub fn back_ends(&self) -> Result<BTreeSet<String>> {
+        Ok(self.text()?.map(|(_, text)| back_ends_in(&text)).unwrap_or_default())
     }
 
     /// The operator's configuration of the driver domain, if there is one.
@@ -327,7 +340,12 @@ impl Settings {
     pub fn can_be_tried(&self, image: &Image) -> Result<()> {
         // What is written here names no disk, and nothing for which xl ignores an image.
         let Some((config, text)) = self.text()? else { return Ok(()) };
-        may_be_two(&text).and_then(|()| heeds(&text, image)).with_context(|| config.display().to_string())
+        let has_device = || {
+            ensure!(!strings_of(&text, "pci").is_empty(), "{NO_DEVICE}: say it there, and then `twinctl restart`");
+            Ok(())
+        };
+        let may_be = may_be_two(&text).and_then(|()| has_device()).and_then(|()| heeds(&text, image));
+        may_be.with_context(|| config.display().to_string())
     }
 }
 
@@ -371,8 +389,11 @@ fn devices_in(text: &str, driver: &str, path: &Path) -> Result<Vec<Claim>> {
         [name] => bail!("{place}: the domain's name is `{name}`, not `{driver}`"),
         _ => bail!("{place}: there is no `name = \"{driver}\"`"),
     }
-    let claimed = strings_of(text, "pci");
-    ensure!(!claimed.is_empty(), "{place}: there is no `pci = [...]`: a driver domain has a device");
+    let claimed = value_of(text, "pci").map(|value| value.strings).with_context(|| {
+        format!(
+            "{place}: there is no `pci = [...]`: a driver domain has a device; one that works without says `pci = []`"
+        )
+    })?;
     let is_set = |key: &str| value_of(text, key).and_then(|value| value.number).is_some_and(|number| number != 0);
     let for_all: Vec<String> = FOR_ALL.iter().filter(|(key, _)| is_set(key)).map(|(_, one)| (*one).into()).collect();
     let claim = |mut said: String| {
@@ -383,6 +404,16 @@ fn devices_in(text: &str, driver: &str, path: &Path) -> Result<Vec<Claim>> {
         Ok(Claim::of(name, said))
     };
     claimed.into_iter().map(claim).collect()
+}
+
+fn back_ends_in(text: &str) -> BTreeSet<String> {
+    let said = ["vif", "disk"].into_iter().flat_map(|key| strings_of(text, key));
+    let named = |said: String| {
+        // What is behind that is a file's name, commas and all (xl-disk-configuration(5)).
+        let words = said.split(',').map(str::trim).take_while(|word| !word.starts_with("target="));
+        words.filter_map(|word| word.strip_prefix("backend=")).map(|name| name.trim().to_string()).collect::<Vec<_>>()
+    };
+    said.flat_map(named).collect()
 }
 
 /// Whether one of a device's options is that.
@@ -529,11 +560,36 @@ mod tests {
     }
 
     #[test]
+    fn one_may_work_without_a_device_if_it_says_so() {
+        assert_eq!(devices("name='dd'\npci=[]\nvif=['backend=net']").unwrap(), [""; 0]);
+        let path = std::env::temp_dir().join(format!("tandemd-bare-{}.cfg", std::process::id()));
+        std::fs::write(&path, "name='dd'\npci=[]\nvif=['backend=net']").unwrap();
+        let bare = Settings { config: Some(path.clone()), ..settings() };
+        assert!(bare.claims("dd").unwrap().is_empty());
+        for beside in [Settings { standby: 1, ..bare.clone() }, Settings { snapshot: true, ..bare.clone() }] {
+            let said = format!("{:#}", beside.claims("dd").unwrap_err());
+            assert!(said.contains("it has no device"), "{said}");
+        }
+        let said = format!("{:#}", bare.can_be_tried(&Image::default()).unwrap_err());
+        assert!(said.contains("it has no device") && said.contains("twinctl restart"), "{said}");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn who_serves_it_is_found() {
+        let of = |text: &str| back_ends_in(text).into_iter().collect::<Vec<_>>();
+        let text = "vif = ['mac=00:16:3e:00:00:02,backend=net', 'backend=lab, bridge=x', 'bridge=xenbr0']\n\
+            disk = ['format=raw,vdev=xvda,access=r,backend=disk,target=/a,backend=none', '/b,raw,xvdb,r']";
+        assert_eq!(of(text), ["disk", "lab", "net"]);
+        assert!(of("name='dd'\npci=['00:03.0']").is_empty());
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         let said = |text: &str| format!("{:#}", devices(text).unwrap_err());
         assert!(said(&TEXT.replace("'dd'", "'other'")).contains("`other`, not `dd`"));
         assert!(said("pci=['00:03.0']").contains("no `name"));
-        assert!(said("name='dd'").contains("no `pci"));
+        assert!(said("name='dd'").contains("one that works without says `pci = []`"));
         for wrong in ["", "3.0", "00:03", "00:03.8", "00:20.0", "100:03.0", "rdm_strategy=host", "0:0:0:0.0"] {
             assert!(said(&format!("name='dd'\npci=['{wrong}']")).contains("no PCI device"), "{wrong}");
         }

@@ -27,6 +27,7 @@ use xen_abi::channel_op::{self as op, ChannelDiskStatus};
 use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
 use xen_abi::sched as reason;
 
+mod behind;
 mod beside;
 pub mod choosing;
 mod hands;
@@ -34,6 +35,7 @@ mod inside;
 pub mod missing;
 mod rid;
 
+use behind::Behind;
 use beside::{Beside, Does};
 use choosing::Chooser;
 use missing::Missing;
@@ -138,6 +140,8 @@ pub struct Shell {
     /// Services of interfaces whose driver domain this is, and their own domains.
     net_services: BTreeSet<String>,
     nets: Vec<u16>,
+    /// Other services whose guest it is.
+    behind: Vec<Behind>,
     /// The service's switch, if it is known.
     switch: Option<u32>,
     /// How many requests for the service's disks it has answered.
@@ -160,6 +164,7 @@ impl Shell {
     pub fn open(config: &Config, service: &str, driver: &str, settings: &Settings, going: Option<u16>) -> Result<Self> {
         let kind = config.service.get(service).map(|service| service.kind).unwrap_or_default();
         let net_services = config.nets_of(driver);
+        let behind = behind::of(config, service, driver, &settings.back_ends()?);
         let mut store = Kept::new(Client::open()?, Hypervisor::census()?)?;
         let claims = settings.claims(driver)?;
         let chooser = Chooser::open(config, service, driver, settings, &mut store)?;
@@ -211,6 +216,7 @@ impl Shell {
             served: None,
             net_services,
             nets: Vec::new(),
+            behind,
             switch: None,
             answered: Answered::default(),
             missing: Missing::default(),
@@ -282,6 +288,7 @@ impl Shell {
         (self.domain, self.standby, self.candidate, self.served) = (None, None, None, None);
         self.remains.clear();
         self.nets.clear();
+        self.behind.iter_mut().for_each(|service| service.domain = None);
         let (standby, candidate) = (standby::name_of(&self.driver), candidate_of(&self.driver));
         let remains = standby::remains_of(&self.driver);
         for id in self.named.clone() {
@@ -301,6 +308,9 @@ impl Shell {
             }
             if self.net_services.contains(&name) {
                 self.nets.push(id);
+            }
+            for service in self.behind.iter_mut().filter(|service| service.name == name) {
+                service.domain = Some(id);
             }
         }
         Ok(())
@@ -421,7 +431,8 @@ impl Shell {
         // While there is one, or one is at work, they may be with nobody for a moment.
         let is_settled = domain.is_some() || !matches!(errand, Errand::None) || self.beside.is_some();
         let has_devices = self.has_devices.0 && (is_settled || self.are_assigned(now));
-        let is_served = self.served.is_some();
+        let is_served = self.served.is_some() && self.behind.iter().all(|service| service.domain.is_some());
+        let is_cut_off = domain.is_some() && self.is_cut_off()?;
         let was_shut_down = domain.as_ref().filter(|d| matches!(d.end, Some((reason::SHUTDOWN_POWEROFF, _))));
         let asked = was_shut_down.map(|d| d.id);
         let are_all_ended = (asked.is_some() || waits_for_all).then(|| self.are_all_ended(asked, now));
@@ -453,6 +464,7 @@ impl Shell {
             disks_without,
             has_devices,
             is_served,
+            is_cut_off,
             are_all_ended,
             errand,
             not_promoted: self.not_promoted.take(),

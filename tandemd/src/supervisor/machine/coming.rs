@@ -32,7 +32,7 @@ pub struct Coming {
 }
 
 impl Coming {
-    /// It was paused until now, and has so much more time.
+    /// It could not do anything until now, and has so much more time.
     fn put_off(&mut self, now: Duration) {
         let more = now.saturating_sub(self.seen);
         for limit in [Some(&mut self.until), self.probe_by.as_mut(), self.connect_by.as_mut()].into_iter().flatten() {
@@ -70,8 +70,8 @@ impl Machine {
         }
         let seen = look.domain.as_ref()?;
         let has_run = !seen.is_paused || seen.beats.iter().any(|beat| !beat.run.is_zero());
-        if seen.is_paused && has_run {
-            // By the operator: it does nothing until it runs again.
+        if seen.is_paused && has_run || look.is_cut_off {
+            // By the operator: it does nothing until it runs again. Or it waits for its network, as others do that wait for it.
             coming.put_off(look.now);
         }
         coming.seen = look.now;

@@ -249,3 +249,40 @@ fn one_of_disks_that_is_rolled_back_is_upgraded_by_one_that_can_be_too() {
     assert_eq!((&world.acts[..], world.machine.record.refused.as_str()), (&all[..], ""));
     assert_eq!((world.is_well(), world.machine.snapshot(), world.count("recovered")), (true, Some(true), 2));
 }
+
+/// A disk that is a network's: what its driver domain does not do while there is no way there is not held against it.
+#[test]
+fn one_whose_network_is_away_is_not_blamed() {
+    let mut machine = disks_machine();
+    let way = |seconds| {
+        let queue = Queue { is_waiting: true, taken: 1, overdue_for: Duration::from_secs(seconds) };
+        Way { queue, ..Way::default() }
+    };
+    let look = |seconds, is_cut_off| Look { is_cut_off, ..disks_look(seconds, way(seconds)) };
+    for seconds in 10..1000 {
+        assert_eq!(machine.next(&look(seconds, true)), None, "{seconds}");
+    }
+    // From now on it could.
+    assert_eq!((machine.next(&look(1000, false)), machine.next(&look(1008, false))), (None, None));
+    assert_eq!(machine.next(&look(1010, false)), Some(Act::Quarantine(5)));
+    assert_eq!(machine.record.counts.get("undrained"), Some(&1));
+    // What is its own fault is noticed all the same.
+    let mut machine = disks_machine();
+    let mut wedged = look(10, true);
+    wedged.domain.as_mut().unwrap().beats =
+        vec![Beat { wedged_for: Some(Duration::from_millis(500)), upcalls: 1, ..Beat::default() }];
+    assert_eq!(machine.next(&wedged), Some(Act::Quarantine(5)));
+}
+
+#[test]
+fn one_that_waits_for_its_network_may_take_its_time_to_become_ready() {
+    let mut machine = Machine::new(settings(), &words::DISK, Record::default());
+    let look = |seconds, is_cut_off| Look { way: None, is_cut_off, ..disks_look(seconds, Way::default()) };
+    for seconds in 1..1000 {
+        assert_eq!(machine.next(&look(seconds, true)), None, "{seconds}");
+    }
+    // As long as one has that is started then: 20 seconds.
+    assert_eq!((machine.next(&look(1000, false)), machine.next(&look(1017, false))), (None, None));
+    assert_eq!(machine.next(&look(1030, false)), Some(Act::Quarantine(5)));
+    assert_eq!(machine.record.counts.get("not-ready"), Some(&1));
+}

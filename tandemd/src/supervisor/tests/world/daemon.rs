@@ -64,6 +64,7 @@ impl World {
             disks_without: Vec::new(),
             has_devices: self.has_devices,
             is_served: true,
+            is_cut_off: false,
             are_all_ended: self.asks_for_all().then_some(self.are_all_ended),
             errand,
             not_promoted: self.not_promoted.take(),
