@@ -43,6 +43,30 @@ job_standby_disk() {
 	say "standby_disk waits"
 }
 
+# network_disk:LAST: the disk is one that the host 10.9.0.1 has, by our interface 10.9.0.LAST at the hypervisor's switch; and the daemon that plugs guests in.
+# There may be no way there yet: that is waited for without a limit. When the connection is lost all that waits for the disk fails, and nobody should be
+# told so who can wait: this domain dies, and what it has not done is asked of the next one.
+job_network_disk() {
+	backend_modules xen-blkback || return 1
+	modprobe xen-netfront && modprobe nbd nbds_max=1 max_part=4 || { say "network_disk FAIL modprobe"; return 1; }
+	wait_for 10 test -e /sys/class/net/eth0 || { say "network_disk FAIL no interface at the switch"; return 1; }
+	ifconfig eth0 10.9.0.$1 netmask 255.255.255.0 up
+	say "network_disk waits"
+	local lost=
+	(
+		until [ "$lost" = 3 ]; do
+			usleep 200000
+			ping -c 1 -W 1 10.9.0.1 > /dev/null || continue
+			nbdclient /dev/nbd0 10.9.0.1 10809
+			lost=$?
+		done
+		echo c > /proc/sysrq-trigger
+	) > /dev/console 2>&1 < /dev/null &
+	# Who opens it has its partitions looked for.
+	until [ $(cat /sys/block/nbd0/size) -gt 0 ] && : < /dev/nbd0; do usleep 200000; done
+	backend_daemon && say "network_disk ok"
+}
+
 # bridge_switch DRIVER: the NIC in a bridge with our own interface at the hypervisor's switch, whose way out we are
 bridge_switch() {
 	modprobe bridge || return 1

@@ -69,7 +69,7 @@ const GRUB: &str = "grub-xen-host";
 const GRUB_IMAGE: &str = "usr/lib/grub-xen/grub-x86_64-xen.bin";
 
 const DRIVER_MODULES: &[&str] =
-    &["igb", "xen-pcifront", "xen-netfront", "xen-blkfront", "8021q", "macvlan", "netconsole"];
+    &["igb", "xen-pcifront", "xen-netfront", "xen-blkfront", "8021q", "macvlan", "netconsole", "nbd"];
 
 /// What gives a driver domain's drivers twins.
 const TWIN_DAEMON: &str = "twind";

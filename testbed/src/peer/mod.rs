@@ -8,6 +8,7 @@ mod again;
 mod frame;
 mod ipv6;
 mod load;
+mod nbd;
 mod tcp;
 mod wire;
 
@@ -15,6 +16,7 @@ use crate::machine::Monitor;
 use crate::pattern;
 use anyhow::{Context, Result};
 use frame::{Arp, Udp};
+use nbd::Export;
 use std::collections::HashMap;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -73,6 +75,15 @@ pub struct Peer {
 impl Peer {
     /// Starts it for the machine `name`.
     pub fn start(name: &str) -> Result<Self> {
+        Self::begin(name, None)
+    }
+
+    /// The same, with a disk that is this file, for whoever asks for it by NBD.
+    pub fn with_disk(name: &str, file: &Path) -> Result<Self> {
+        Self::begin(name, Some(Export::open(file)?))
+    }
+
+    fn begin(name: &str, export: Option<Export>) -> Result<Self> {
         let socket = std::env::temp_dir().join(format!("tandem-{}-{name}.net", std::process::id()));
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
@@ -82,7 +93,7 @@ impl Peer {
         std::thread::spawn(move || {
             if let Ok((stream, _)) = listener.accept() {
                 // An error here is the guest's machine going away.
-                let _ = serve(stream, &shared, &its_monitor);
+                let _ = serve(stream, export, &shared, &its_monitor);
             }
         });
         Ok(Self { socket, counts, monitor })
@@ -112,11 +123,16 @@ impl Drop for Peer {
 }
 
 /// Answers frames until QEMU closes the socket. On the wire each has its length before it.
-fn serve(stream: UnixStream, shared: &Mutex<Counts>, monitor: &OnceLock<Monitor>) -> Result<()> {
+fn serve(
+    stream: UnixStream,
+    export: Option<Export>,
+    shared: &Mutex<Counts>,
+    monitor: &OnceLock<Monitor>,
+) -> Result<()> {
     let frames = read_frames(stream.try_clone()?);
     let mut output = BufWriter::with_capacity(1 << 16, stream);
     let mut host = Host::default();
-    let mut tcp = Tcp::new();
+    let mut tcp = Tcp::new(export);
     loop {
         let frame = match frames.try_recv() {
             Ok(frame) => Some(frame),

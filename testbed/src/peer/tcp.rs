@@ -1,8 +1,12 @@
-//! The peer's TCP, by smoltcp: the stream of images/src/tcptest.c at port 7001, and a page at port 80.
+//! The peer's TCP, by smoltcp: the stream of images/src/tcptest.c at port 7001, a page at port 80, and a disk if there is one.
+
+mod disk;
 
 use super::again::Again;
 use super::frame;
+use super::nbd::Export;
 use crate::pattern;
+use disk::Disk;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
@@ -66,6 +70,7 @@ pub struct Tcp {
     interface: Interface,
     sockets: SocketSet<'static>,
     connections: Vec<Connection>,
+    disk: Option<Disk>,
     started: std::time::Instant,
     again: Again,
     clock: Clock,
@@ -95,10 +100,12 @@ enum Stage {
 }
 
 impl Tcp {
-    pub fn new() -> Self {
+    /// With a disk or without.
+    pub fn new(export: Option<Export>) -> Self {
         let mut wire = Wire::default();
         let interface = wire.interface(frame::MAC, frame::IP);
         let mut sockets = SocketSet::new(Vec::new());
+        let disk = export.map(|export| Disk::new(export, &mut sockets));
         let mut connections = Vec::new();
         for port in [STREAM_PORT, PAGE_PORT].repeat(CONNECTIONS) {
             let buffer = || SocketBuffer::new(vec![0; BUFFER]);
@@ -113,6 +120,7 @@ impl Tcp {
             interface,
             sockets,
             connections,
+            disk,
             started: std::time::Instant::now(),
             again: Again::default(),
             clock: Clock::default(),
@@ -137,6 +145,7 @@ impl Tcp {
             for connection in &mut self.connections {
                 connection.serve(self.sockets.get_mut::<Socket<'_>>(connection.socket), &mut self.counts);
             }
+            self.disk.iter_mut().for_each(|disk| disk.serve(&mut self.sockets));
         }
         self.interface.poll(now, &mut self.wire, &mut self.sockets);
         std::mem::take(&mut self.wire.outgoing)

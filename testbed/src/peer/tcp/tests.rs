@@ -48,7 +48,7 @@ impl Guest {
             connections,
             socket,
             host: Host::default(),
-            peer: Tcp::new(),
+            peer: Tcp::new(None),
             fragmenting: false,
             losing: false,
             repeating: false,
@@ -273,4 +273,30 @@ fn eight_guests_with_two_connections_each_are_served_at_once() {
         let got = guest.talk(&request(GET, 1), pattern::BLOCK);
         assert!(got == block(0), "connection {n} got {} bytes", got.len());
     }
+}
+
+/// The other one may have died. A write of its that is still under way is not done.
+#[test]
+fn who_gets_the_disk_last_has_it_alone() {
+    let path = std::env::temp_dir().join(format!("tandem-peer-disk-{}", std::process::id()));
+    std::fs::write(&path, [7; 4096]).unwrap();
+    let mut guest = Guest::connected_times(super::super::nbd::PORT, 2);
+    guest.peer = Tcp::new(Some(Export::open(&path).unwrap()));
+    // Flags, and the option of an export's name.
+    let wants = [&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 1, 0, 0, 0, 0]].concat();
+    let asks = |kind: u8| [&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, kind][..], &[1; 8], &[0; 8], &[0, 0, 2, 0]].concat();
+    let (first, second) = (guest.connections[0], guest.connections[1]);
+    guest.socket = first;
+    // It is greeted, and told how long the disk is and what it can.
+    assert!(guest.talk(&wants, 28).ends_with(&[0, 0, 0x10, 0, 0, 5]));
+    assert_eq!(guest.talk(&asks(0), 16 + 512)[16..], [7; 512]);
+    guest.talk(&[asks(1), vec![9; 100]].concat(), 0);
+    guest.exchange_for(20);
+    guest.socket = second;
+    assert_eq!(guest.talk(&wants, 28).len(), 28);
+    assert_eq!(guest.talk(&asks(0), 16 + 512)[16..], [7; 512]);
+    guest.socket = first;
+    guest.exchange_for(20);
+    assert!(!guest.socket().is_open(), "{}", guest.socket().state());
+    std::fs::remove_file(path).unwrap();
 }
