@@ -44,10 +44,11 @@ impl Credit {
             if now < next {
                 return Err(next);
             }
-            self.since = now;
+            // Who asks late, as a timer does on a busy machine, has lost nothing of what is to come; only whole intervals are.
+            self.since = if now - next < self.interval_ns { next } else { now };
             self.remaining = self.remaining.saturating_add(per_interval).min(per_interval.max(MIN_BURST));
             if bytes > self.remaining {
-                return Err(now.saturating_add(self.interval_ns));
+                return Err(self.since.saturating_add(self.interval_ns));
             }
         }
         self.remaining -= bytes;
@@ -76,6 +77,25 @@ mod tests {
         assert!((19_900_000..=20_100_000).contains(&sent), "{sent}");
     }
 
+    /// Whoever sends then is late, by whatever the machine has to do meanwhile.
+    #[test]
+    fn a_rate_is_kept_by_late_timers_too() {
+        // 1 Mb/s, as xl writes it.
+        let mut credit = Credit::parse("6250,50000", 0).unwrap();
+        let (mut now, mut sent, mut late) = (0u64, 0u64, 0u64);
+        while now < 10_000_000_000 {
+            match credit.charge(1500, now) {
+                Ok(()) => sent += 1500,
+                Err(until) => {
+                    assert!(until > now);
+                    late = (late + 7_000_000) % 20_000_000;
+                    now = until + late;
+                }
+            }
+        }
+        assert!((1_240_000..=1_260_000).contains(&sent), "{sent}");
+    }
+
     #[test]
     fn the_longest_packet_gets_through_a_small_rate() {
         let mut credit = Credit::new(1000, 1000, 0);
@@ -92,9 +112,10 @@ mod tests {
     fn idle_time_is_not_saved_up() {
         let mut credit = Credit::new(10_000, 1000, 0);
         assert_eq!(credit.charge(10_000, 0), Ok(()));
-        let later = 3_600_000_000_000;
-        assert_eq!(credit.charge(10_000, later), Ok(()));
-        assert_eq!(credit.charge(1, later), Err(later + 1_000_000));
+        for later in [3_600_000_000_000, 7_200_000_700_000] {
+            assert_eq!(credit.charge(10_000, later), Ok(()));
+            assert_eq!(credit.charge(1, later), Err(later + 1_000_000));
+        }
     }
 
     #[test]
