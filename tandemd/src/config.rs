@@ -236,6 +236,11 @@ impl Config {
         Ok(config)
     }
 
+    /// Names of what is left of driver domains that have lost their places.
+    pub fn remains(&self) -> BTreeSet<String> {
+        self.service.values().filter_map(Service::looked_after).map(|(driver, _)| remains_of(driver)).collect()
+    }
+
     /// Services whose way out is the interface of this driver domain: one of several cards may serve several.
     pub fn nets_of(&self, driver: &str) -> BTreeSet<String> {
         let is_one = |service: &Service| service.kind == Kind::Net && service.driver_domain.as_deref() == Some(driver);

@@ -202,7 +202,8 @@ fn take_up(
             Kind::Net => {
                 let hold_ms = service.hold_ms();
                 let started = Service::start(&name, domain, driver_domain, hold_ms, store, hypervisor)?;
-                services.push(started.with_weights(service.weights.clone()).with_offload(service.offload()));
+                let started = started.with_weights(service.weights.clone()).with_offload(service.offload());
+                services.push(started.with_remains(config.remains()));
             }
             Kind::Disk => {
                 let started = DiskService::start(&name, domain, driver_domain, store)?;

@@ -42,6 +42,8 @@ pub struct Service {
     offload: bool,
     /// Shares of guests, by name.
     weights: Weights,
+    /// Names of those that have lost the place of some driver domain.
+    remains: BTreeSet<String>,
     switch: Option<u32>,
     /// Packets wait there when there is no way out.
     is_held: bool,
@@ -89,6 +91,7 @@ impl Service {
             hold_ms,
             offload: true,
             weights: Weights::new(),
+            remains: BTreeSet::new(),
             switch: None,
             is_held: false,
             devices: BTreeMap::new(),
@@ -122,6 +125,11 @@ impl Service {
     /// Guests have these shares of the way out, from when their interfaces are connected.
     pub fn with_weights(self, weights: Weights) -> Self {
         Self { weights, ..self }
+    }
+
+    /// Who has one of these names has lost the place of some service's driver domain: its interface is not plugged in again.
+    pub fn with_remains(self, remains: BTreeSet<String>) -> Self {
+        Self { remains, ..self }
     }
 
     /// Sums and segments of packets are left to the driver domain as it offers, or the hypervisor makes them, from when its interface is connected.

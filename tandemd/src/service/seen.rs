@@ -68,6 +68,8 @@ impl Service {
         let name = store.read(&name_of(device.guest))?;
         Ok(match name {
             Some(name) if name == remains_of(driver) => state::INITIALISING,
+            // Of another service, whose guest here was paused for good: its successor may have the same address.
+            Some(name) if self.remains.contains(&name) => state::INITIALISING,
             _ if !is_up(shown) => shown,
             Some(name) if [standby_of(driver), candidate_of(driver)].contains(&name) => state::INITIALISING,
             Some(name) if name == *driver => {

@@ -181,6 +181,26 @@ fn what_is_left_of_a_driver_domain_is_offered_its_interface_anew_when_nobody_wai
     assert_eq!(world.state(A), (state::UNKNOWN, state::UNKNOWN));
 }
 
+/// It is a guest here: its disks were a network's, say.
+#[test]
+fn what_is_left_of_another_services_driver_domain_is_not_plugged_in_again() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, Some("dd")).with_remains(&["dd-remains", "dd-disk-remains"]);
+    world.set("/local/domain/7/name", "dd-disk");
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    assert_eq!(world.plugged(), [7]);
+    // The supervisor takes it out of the switch. Its front end does not know of that.
+    world.close_ports(A);
+    world.open_ports(A);
+    world.set("/local/domain/7/name", "dd-disk-remains");
+    daemon.run();
+    assert!(world.plugged().is_empty());
+    world.detach(A);
+    world.settle(&mut daemon);
+    assert_eq!(world.state(A), (state::UNKNOWN, state::UNKNOWN));
+}
+
 #[test]
 fn what_is_rolled_back_never_sees_that_its_back_end_has_closed() {
     for front in [state::CONNECTED, state::CLOSING, state::CLOSED] {

@@ -467,6 +467,12 @@ impl Daemon {
         Self { service: self.service.with_offload(false), ..self }
     }
 
+    /// The same, and these are names of what is left of other services' driver domains.
+    pub fn with_remains(self, remains: &[&str]) -> Self {
+        let remains = remains.iter().map(ToString::to_string).collect();
+        Self { service: self.service.with_remains(remains), ..self }
+    }
+
     fn try_run(&mut self) -> Result<()> {
         let (mut store, mut switches) = (self.world.clone(), self.world.clone());
         let now = self.began + self.world.0.borrow().time;
