@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 mod places;
-pub use places::name_of;
+pub use places::{is_asked_to_end, name_of};
 mod plug;
 mod seen;
 #[cfg(test)]
@@ -183,8 +183,7 @@ impl Service {
             if store.read(&self.at.domain("vm"))?.is_none() {
                 return Ok(Fate::Gone);
             }
-            let how = store.read(&self.at.domain("control/shutdown"))?;
-            self.is_asked = how.is_some_and(|how| !how.is_empty());
+            self.is_asked = is_asked_to_end(self.at.domain, store)?;
         }
         Ok(if self.is_asked && self.devices.is_empty() { Fate::MayEnd } else { Fate::Lives })
     }

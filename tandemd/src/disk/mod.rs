@@ -20,7 +20,7 @@ use crate::device::Device;
 use crate::device::{state, Back};
 use crate::hypercall::{disks_of, Disks, SLOTS};
 use crate::often::{Lines, Looks};
-use crate::service::{name_of, Fate};
+use crate::service::{is_asked_to_end, name_of, Fate};
 use crate::store::{Event, Store};
 use crate::supervisor::{is_in_pci_backs, pci_backs, taken_by, waits_for};
 use anyhow::{Context, Result};
@@ -254,7 +254,7 @@ impl DiskService {
         if store.read(&self.of_domain("vm"))?.is_none() {
             return Ok(Fate::Gone);
         }
-        self.is_asked = store.read(&self.of_domain("control/shutdown"))?.is_some_and(|how| !how.is_empty());
+        self.is_asked = is_asked_to_end(self.domain, store)?;
         Ok(self.fate())
     }
 

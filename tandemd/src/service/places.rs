@@ -1,6 +1,8 @@
 //! Where things are in xenstore.
 
 use crate::device::Device;
+use crate::store::{Change, Store};
+use anyhow::Result;
 
 /// The token of what is not one device's.
 pub const ALL: &str = "all";
@@ -48,6 +50,18 @@ impl Places {
     pub fn describe(&self, device: Device) -> String {
         format!("{}: vif {} of domain {}", self.service, device.number, device.guest)
     }
+}
+
+/// Whether a service's domain is asked to shut down. Whoever asks waits until a kernel has acknowledged that, and `xl shutdown --all` gives up if it does not, and asks
+/// nobody behind it. There is no kernel, and the domain may go only when all guests have: so it is acknowledged, and noted.
+pub fn is_asked_to_end(domain: u16, store: &mut impl Store) -> Result<bool> {
+    let of = |key: &str| format!("/local/domain/{domain}/{key}");
+    let (asked, noted) = (of("control/shutdown"), of("control/tandem-shutdown"));
+    if store.read(&asked)?.is_some_and(|how| !how.is_empty()) {
+        let changes = [Change::Write(noted.clone(), "1".into()), Change::Write(asked, String::new())];
+        store.change(&of("vm"), &changes)?;
+    }
+    Ok(store.read(&noted)?.is_some())
 }
 
 /// `/GUEST/NUMBER`, and whatever follows.

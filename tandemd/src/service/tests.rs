@@ -420,6 +420,10 @@ fn the_domain_may_end_when_it_is_asked_to_and_no_device_is_left() {
     world.settle(&mut daemon);
     world.set(&format!("/local/domain/{DOMAIN}/control/shutdown"), "poweroff");
     assert_eq!(daemon.run(), Fate::Lives);
+    // Who asks for it waits for that, and the next daemon knows of it.
+    assert_eq!(world.get(&format!("/local/domain/{DOMAIN}/control/shutdown")).as_deref(), Some(""));
+    let mut daemon = Daemon::start(&world, None);
+    assert_eq!(daemon.run(), Fate::Lives);
     world.detach(A);
     world.settle(&mut daemon);
     assert_eq!(daemon.fate, Fate::MayEnd);

@@ -406,7 +406,8 @@ impl Shell {
             _ => false,
         };
         let is_probed = match &domain {
-            Some(domain) if has_all => self.is_probed(domain.id),
+            // Who has none does not begin with that.
+            Some(domain) if has_all && !self.devices.is_empty() => self.is_probed(domain.id),
             _ => false,
         };
         let has_link = match &domain {
