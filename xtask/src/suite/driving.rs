@@ -1,16 +1,16 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
 //! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `disk-standby.sh`, `way-out.sh`,
-//! `chosen.sh`, `causes.sh`, `recovery.sh`, `routing.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
+//! `chosen.sh`, `network-disk.sh`, `causes.sh`, `recovery.sh`, `routing.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
 //! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh`, `twin-queues.sh` and `twin-modes.sh`.
 
 use super::xl::{judge, judge_but};
 use super::{Bed, Body, Test};
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
-use testbed::machine::{Disk, Machine, Outcome, Qemu, AMD_VI, IOMMU};
+use testbed::machine::{field, Disk, Machine, Outcome, Qemu, AMD_VI, IOMMU};
 use testbed::peer::{Counts, Peer};
-use testbed::{host, pattern};
+use testbed::{host, medium, pattern};
 
 /// As large as the disk that `grub.sh` makes.
 const GRUB_MEDIUM: u64 = 96 << 20;
@@ -58,6 +58,7 @@ pub fn tests() -> Vec<Test> {
         Box::new(|bed| runs(bed, "upgrade", "e1000e", bed.mib.div_ceil(2))),
     );
     add("driver-domains-get-devices-of-the-kinds-that-they-ask-for", Box::new(chosen));
+    add("a-disks-driver-domain-may-be-behind-a-networks", Box::new(disk_of_a_network));
     for kind in ["e1000e", "nvme", "ahci"] {
         add(&format!("a-small-driver-domain-for-{kind}"), Box::new(move |bed| small(bed, kind)));
     }
@@ -169,6 +170,21 @@ fn grub(bed: &Bed) -> Result<String> {
     std::fs::File::create(&file)?.set_len(GRUB_MEDIUM)?;
     machine.disks = vec![Disk { device: "nvme", file: file.clone(), writable: true }];
     let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
+    std::fs::remove_file(&file)?;
+    Ok(said)
+}
+
+/// The medium is at the other end of the wire; the host looks at it afterwards.
+fn disk_of_a_network(bed: &Bed) -> Result<String> {
+    const MIB: u64 = 8;
+    let file = host::target("images")?.join("network-disk.raw");
+    medium::make(&file)?;
+    let peer = Peer::with_disk("network-disk", &file)?;
+    let machine = machine(bed, "network-disk", &format!("network-disk:e1000e:{MIB}"), "e1000e", &peer)?;
+    let outcome = machine.start()?.finish(|_| false)?;
+    let said = judge(bed, &outcome)?;
+    let sum = outcome.report("medium u1").and_then(|report| field(report, "sum")).context("the guest says no sum")?;
+    medium::verify_blocks(&file, 1, 0, MIB, u64::from_str_radix(sum, 16)?)?;
     std::fs::remove_file(&file)?;
     Ok(said)
 }
