@@ -7,7 +7,7 @@
 //! does not use the others have. One that has the driver domain for itself is not held back at all.
 //!
 //! A medium may hang, and others of the same driver domain need not. So what a disk has under way does not count, and it has no turns, while nothing
-//! of that was answered for [`STALL_NS`].
+//! of that was answered for [`STALL_NS`], if nothing at all was, or of others more than can have been before it. All may be slow, and then each is answered seldom.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
@@ -19,6 +19,8 @@ use xen_abi::channel_op::WEIGHT;
 pub const ROOM: u32 = 64;
 /// So long nothing is answered of what a disk has under way until others do not wait for it any more, in ns. Who was refused is to ask again then.
 pub const STALL_NS: u64 = 100_000_000;
+/// Of other disks so much is answered before what a disk has under way, at most: what was under way then, and some more, since who answers may choose.
+const PASSES: u64 = 4 * ROOM as u64;
 /// Virtual time of what costs one, for the weight 1.
 const UNIT: u64 = 1 << 20;
 
@@ -84,6 +86,8 @@ struct Disk<T> {
     under_way: u32,
     /// When the last of that was answered, or the first passed on, in ns.
     progress: u64,
+    /// What had been answered of all by then.
+    done_then: u64,
     /// That was too long ago.
     is_stalled: bool,
     /// Virtual time at which what waits for its turn may begin, or that has its turn now.
@@ -117,13 +121,17 @@ pub struct Shares<T> {
     virtual_now: u64,
     /// What counts of all.
     under_way: u32,
+    /// What was answered of all, and when the last of that was, or the first was passed on, in ns.
+    done: u64,
+    progress: u64,
     /// Not before is it looked again who has stalled.
     next_look: u64,
 }
 
 impl<T> Default for Shares<T> {
     fn default() -> Self {
-        Shares { disks: Vec::new(), waiting: BinaryHeap::new(), virtual_now: 0, under_way: 0, next_look: 0 }
+        let (disks, waiting) = (Vec::new(), BinaryHeap::new());
+        Shares { disks, waiting, virtual_now: 0, under_way: 0, done: 0, progress: 0, next_look: 0 }
     }
 }
 
@@ -139,7 +147,8 @@ impl<T: Copy> Shares<T> {
             self.disks.push(None);
         }
         let (end, waits, is_stalled) = (self.virtual_now, false, false);
-        self.disks[at] = Some(Disk { name, weight, end, under_way: 0, progress: 0, is_stalled, start: None, waits });
+        let (under_way, progress, done_then, start) = (0, 0, 0, None);
+        self.disks[at] = Some(Disk { name, weight, end, under_way, progress, done_then, is_stalled, start, waits });
         Ok(member)
     }
 
@@ -193,8 +202,11 @@ impl<T: Copy> Shares<T> {
     }
 
     fn look_for_stalled(&mut self, now: u64) {
+        let is_over = |since: u64| now >= since.saturating_add(STALL_NS);
+        let (done, is_nothing_done) = (self.done, is_over(self.progress));
         for disk in self.disks.iter_mut().flatten() {
-            if disk.counted() > 0 && now >= disk.progress.saturating_add(STALL_NS) {
+            let is_passed = is_nothing_done || done.wrapping_sub(disk.done_then) >= PASSES;
+            if disk.counted() > 0 && is_over(disk.progress) && is_passed {
                 self.under_way -= disk.under_way;
                 (disk.is_stalled, disk.waits, disk.start) = (true, false, None);
             }
@@ -210,7 +222,10 @@ impl<T: Copy> Shares<T> {
     pub fn began(&mut self, member: Member, cost: u32, now: u64) {
         let Some(Some(disk)) = self.disks.get_mut(usize::from(member.0)) else { return };
         if disk.under_way == 0 {
-            disk.progress = now;
+            (disk.progress, disk.done_then) = (now, self.done);
+        }
+        if self.under_way == 0 {
+            self.progress = now;
         }
         disk.under_way += cost;
         self.under_way += if disk.is_stalled { 0 } else { cost };
@@ -225,8 +240,10 @@ impl<T: Copy> Shares<T> {
     pub fn ended(&mut self, member: Member, cost: u32, now: u64) -> bool {
         let Some(Some(disk)) = self.disks.get_mut(usize::from(member.0)) else { return false };
         self.under_way -= disk.counted();
+        self.done = self.done.wrapping_add(cost.min(disk.under_way).into());
+        self.progress = self.progress.max(now);
         disk.under_way = disk.under_way.saturating_sub(cost);
-        (disk.progress, disk.is_stalled) = (now, false);
+        (disk.progress, disk.done_then, disk.is_stalled) = (now, self.done, false);
         self.under_way += disk.under_way;
         self.under_way < ROOM && !self.waiting.is_empty()
     }

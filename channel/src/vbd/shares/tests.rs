@@ -194,3 +194,38 @@ fn who_is_not_answered_is_not_waited_for_until_he_is() {
     let shares = shares_of(&world.run(20_000, |_| 0));
     assert!(shares.iter().zip([200, 200, 600]).all(|(share, of)| share.abs_diff(of) <= 10), "{shares:?}");
 }
+
+/// A driver domain, or a medium, that is so slow that what one has under way takes longer than a medium that hangs is waited for.
+#[test]
+fn who_is_slow_does_not_hang() {
+    for (costs, weights) in [([2, 33], [1, 1]), ([12, 2], [1, 3]), ([2, 2], [3, 1])] {
+        let mut world = World::new(&[(weights[0], costs[0], 32), (weights[1], costs[1], 32)]);
+        (0..2).for_each(|name| world.pass_on(name));
+        for n in 0..5_000 {
+            world.now += u64::from(world.asked[0].1) * 4_000_000;
+            world.step(0);
+            if n == 500 {
+                // The first one was alone for a moment, and had all that it wants.
+                world.floods.iter_mut().for_each(|flood| flood.done = 0);
+            }
+        }
+        let shares = shares_of(&[world.floods[0].done, world.floods[1].done]);
+        let wanted = u64::from(weights[0]) * 1000 / u64::from(weights[0] + weights[1]);
+        assert!(shares[0].abs_diff(wanted) <= 20, "{costs:?}, {weights:?}: {shares:?}");
+    }
+}
+
+/// A medium that hangs and has not all the room: the others have the rest, and soon all.
+#[test]
+fn who_hangs_while_others_are_answered_is_not_waited_for_either() {
+    let mut world = World::new(&[(1, 12, 3), (1, 2, 32)]);
+    world.pass_on(0);
+    world.asked.clear();
+    world.pass_on(1);
+    assert_eq!(world.floods[1].under_way, (ROOM - 36) / 2, "it has the rest");
+    for _ in 0..1_000 {
+        world.now += 1_000_000;
+        world.step(0);
+    }
+    assert_eq!(world.floods[1].under_way, 32);
+}
