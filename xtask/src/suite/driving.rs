@@ -1,8 +1,8 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
 //! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `disk-standby.sh`, `way-out.sh`,
-//! `chosen.sh`, `network-disk.sh`, `causes.sh`, `recovery.sh`, `routing.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
-//! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh`, `twin-queues.sh` and `twin-modes.sh`.
+//! `chosen.sh`, `flood.sh`, `network-disk.sh`, `causes.sh`, `recovery.sh`, `routing.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`,
+//! `recovery-twin.sh`, `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh`, `twin-queues.sh` and `twin-modes.sh`.
 
 use super::xl::{judge, judge_but};
 use super::{Bed, Body, Test};
@@ -58,6 +58,7 @@ pub fn tests() -> Vec<Test> {
         Box::new(|bed| runs(bed, "upgrade", "e1000e", bed.mib.div_ceil(2))),
     );
     add("driver-domains-get-devices-of-the-kinds-that-they-ask-for", Box::new(chosen));
+    add("a-guest-that-floods-leaves-others-their-share", Box::new(floods));
     add("a-disks-driver-domain-may-be-behind-a-networks", Box::new(disk_of_a_network));
     for kind in ["e1000e", "nvme", "ahci"] {
         add(&format!("a-small-driver-domain-for-{kind}"), Box::new(move |bed| small(bed, kind)));
@@ -171,6 +172,21 @@ fn grub(bed: &Bed) -> Result<String> {
     machine.disks = vec![Disk { device: "nvme", file: file.clone(), writable: true }];
     let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
     std::fs::remove_file(&file)?;
+    Ok(said)
+}
+
+/// A guest floods the way out, and a disk, beside another one.
+fn floods(bed: &Bed) -> Result<String> {
+    let peer = Peer::start("flood")?;
+    let seconds = if bed.full { 60 } else { 10 };
+    let mut machine = machine(bed, "flood", &format!("flood:e1000e:{seconds}"), "e1000e", &peer)?;
+    let disk = host::target("images")?.join("flood.raw");
+    pattern::make_disk(&disk, 32)?;
+    machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
+    let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
+    let streams = peer.counts().streams;
+    ensure!(streams.wrong == 0 && streams.received > 0, "streams were not right: {streams:?}");
+    std::fs::remove_file(&disk)?;
     Ok(said)
 }
 
