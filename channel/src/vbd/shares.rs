@@ -119,8 +119,9 @@ pub struct Shares<T> {
     waiting: BinaryHeap<Reverse<(u64, Member)>>,
     /// Virtual time of who began last.
     virtual_now: u64,
-    /// What counts of all.
+    /// What counts of all, and what all have.
     under_way: u32,
+    all_under_way: u32,
     /// What was answered of all, and when the last of that was, or the first was passed on, in ns.
     done: u64,
     progress: u64,
@@ -131,7 +132,7 @@ pub struct Shares<T> {
 impl<T> Default for Shares<T> {
     fn default() -> Self {
         let (disks, waiting) = (Vec::new(), BinaryHeap::new());
-        Shares { disks, waiting, virtual_now: 0, under_way: 0, done: 0, progress: 0, next_look: 0 }
+        Shares { disks, waiting, virtual_now: 0, under_way: 0, all_under_way: 0, done: 0, progress: 0, next_look: 0 }
     }
 }
 
@@ -156,6 +157,7 @@ impl<T: Copy> Shares<T> {
     pub fn leave(&mut self, member: Member) {
         let Some(disk) = self.disks.get_mut(usize::from(member.0)).and_then(Option::take) else { return };
         self.under_way = self.under_way.saturating_sub(disk.counted());
+        self.all_under_way -= disk.under_way;
         self.waiting.retain(|Reverse((_, other))| *other != member);
     }
 
@@ -176,7 +178,8 @@ impl<T: Copy> Shares<T> {
         let Some(Some(disk)) = self.disks.get(usize::from(member.0)) else { return true };
         let start = disk.start(self.virtual_now);
         let is_first = |first: &Reverse<(u64, Member)>| (start, member) <= first.0;
-        let is_alone = self.waiting.is_empty() && self.under_way == disk.counted();
+        // What others have under way that does not count may count again soon.
+        let is_alone = self.waiting.is_empty() && self.all_under_way == disk.under_way;
         is_alone || !disk.is_stalled && self.under_way < ROOM && self.waiting.peek().is_none_or(is_first)
     }
 
@@ -229,6 +232,7 @@ impl<T: Copy> Shares<T> {
         }
         disk.under_way += cost;
         self.under_way += if disk.is_stalled { 0 } else { cost };
+        self.all_under_way += cost;
         let start = disk.start(self.virtual_now);
         disk.start = None;
         self.virtual_now = self.virtual_now.max(start);
@@ -240,9 +244,11 @@ impl<T: Copy> Shares<T> {
     pub fn ended(&mut self, member: Member, cost: u32, now: u64) -> bool {
         let Some(Some(disk)) = self.disks.get_mut(usize::from(member.0)) else { return false };
         self.under_way -= disk.counted();
-        self.done = self.done.wrapping_add(cost.min(disk.under_way).into());
+        let cost = cost.min(disk.under_way);
+        self.done = self.done.wrapping_add(cost.into());
+        self.all_under_way -= cost;
         self.progress = self.progress.max(now);
-        disk.under_way = disk.under_way.saturating_sub(cost);
+        disk.under_way -= cost;
         (disk.progress, disk.done_then, disk.is_stalled) = (now, self.done, false);
         self.under_way += disk.under_way;
         self.under_way < ROOM && !self.waiting.is_empty()

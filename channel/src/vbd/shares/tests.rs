@@ -215,6 +215,20 @@ fn who_is_slow_does_not_hang() {
     }
 }
 
+/// Now and then nothing is answered for a while, as when who answers has no processor. All of them look as if they hung then.
+#[test]
+fn a_break_lets_nobody_take_all() {
+    let mut world = World::new(&[(1, 2, 32), (1, 33, 32)]);
+    (0..2).for_each(|name| world.pass_on(name));
+    for n in 0..20_000 {
+        world.now += if n % 40 == 0 { 2 * STALL_NS } else { u64::from(world.asked[0].1) * 100_000 };
+        (0..2).for_each(|name| world.pass_on(name));
+        world.step(0);
+    }
+    let shares = shares_of(&[world.floods[0].done, world.floods[1].done]);
+    assert!(shares[0].abs_diff(500) <= 50, "{shares:?}");
+}
+
 /// A medium that hangs and has not all the room: the others have the rest, and soon all.
 #[test]
 fn who_hangs_while_others_are_answered_is_not_waited_for_either() {
