@@ -43,6 +43,9 @@ const LONGEST: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(60);
 /// So long it is looked at often whether one that is up is of use.
 const SOON: Duration = Duration::from_secs(2);
+/// Who tries something again after twice as long each time, as TCP does, does so at the latest when as much time as it was in vain has gone by again. TCP
+/// waits for no longer than this.
+const LAST_TRY: Duration = Duration::from_secs(120);
 /// What it does that is parked, for people.
 pub const PARKED: &str = "parked";
 /// Why it is parked.
@@ -141,6 +144,9 @@ pub struct Machine {
     is_noted: bool,
     /// The one that waits runs, or will when there is something to do for it.
     runs_beside: Option<u16>,
+    /// Since when its network is away, and until when it may take it for that.
+    cut_off_since: Option<Duration>,
+    excused_until: Duration,
 }
 
 impl Machine {
@@ -165,6 +171,8 @@ impl Machine {
             lacks_room: false,
             is_noted: false,
             runs_beside: None,
+            cut_off_since: None,
+            excused_until: Duration::ZERO,
         }
     }
 
@@ -428,7 +436,7 @@ impl Machine {
             (self.health, self.planned) = (Health::default(), Planned::default());
             return None;
         }
-        if look.is_cut_off {
+        if self.is_excused(look) {
             // What it does not do meanwhile is not its fault. That a vCPU is wedged, or a device was stopped, is.
             self.health = Health::default();
         }
@@ -446,6 +454,19 @@ impl Machine {
             None => self.is_due(domain, look)?,
         };
         self.fail(cause, Some(domain), look)
+    }
+
+    /// Whether it can do nothing, since its network is away; or may not know yet that it is there again.
+    fn is_excused(&mut self, look: &Look) -> bool {
+        match self.cut_off_since {
+            None if look.is_cut_off => self.cut_off_since = Some(look.now),
+            Some(since) if !look.is_cut_off => {
+                self.cut_off_since = None;
+                self.excused_until = look.now + look.now.saturating_sub(since).min(LAST_TRY);
+            }
+            _ => {}
+        }
+        look.is_cut_off || look.now < self.excused_until
     }
 
     /// Whether another one is asked before an error of its is believed. Guests can bring about errors, too: that costs others no more than a moment,
