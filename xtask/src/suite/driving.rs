@@ -139,10 +139,15 @@ fn runs(bed: &Bed, file: &str, nic: &'static str, mib: u64) -> Result<String> {
 
 /// The driver domain is destroyed in the middle of traffic, and its successor crashes; the disk is checked from the host.
 fn dies(bed: &Bed) -> Result<String> {
-    let peer = Peer::start("driver-dies")?;
     let mib = bed.mib.div_ceil(2);
-    let mut machine = machine(bed, "driver-dies", &format!("driver-dies:e1000e:{mib}"), "e1000e", &peer)?;
-    let disk = host::target("images")?.join("driver-dies.raw");
+    of_card_and_disk(bed, "driver-dies", &format!("driver-dies:e1000e:{mib}"), mib)
+}
+
+/// What was sent and received was whole, and the disk is what it is to be.
+fn of_card_and_disk(bed: &Bed, name: &str, checks: &str, mib: u64) -> Result<String> {
+    let peer = Peer::start(name)?;
+    let mut machine = machine(bed, name, checks, "e1000e", &peer)?;
+    let disk = host::target("images")?.join(format!("{name}.raw"));
     pattern::make_disk(&disk, mib)?;
     machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
     let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
@@ -228,17 +233,8 @@ fn small(bed: &Bed, kind: &'static str) -> Result<String> {
 
 /// Driver domains get a network card and a disk's controller by their kinds, and the card goes and comes; the disk is checked from the host.
 fn chosen(bed: &Bed) -> Result<String> {
-    let peer = Peer::start("chosen")?;
     let mib = bed.mib.div_ceil(4);
-    let mut machine = machine(bed, "chosen", &format!("chosen:{mib}"), "e1000e", &peer)?;
-    let disk = host::target("images")?.join("chosen.raw");
-    pattern::make_disk(&disk, mib)?;
-    machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
-    let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
-    whole(peer.counts())?;
-    let blocks = pattern::verify_disk(&disk, mib)?;
-    std::fs::remove_file(&disk)?;
-    Ok(format!("{said}, {blocks} blocks"))
+    of_card_and_disk(bed, "chosen", &format!("chosen:{mib}"), mib)
 }
 
 fn of_a_disk(bed: &Bed, name: &str, checks: &str) -> Result<String> {
