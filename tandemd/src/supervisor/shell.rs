@@ -2,9 +2,8 @@
 
 use super::answered::Answered;
 use super::assign::Assigner;
-use super::health::{Beat, Queue};
-use super::look::{Act, Domain, Errand, Look, Way};
-use super::passthrough::{self, Meeting, Sysfs};
+use super::look::{Act, Domain, Errand, Look};
+use super::passthrough::{self, Sysfs};
 use super::pulse::Pulse;
 use super::settings::{Answers, Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
@@ -12,8 +11,7 @@ use super::{candidate_of, ours, pci, standby, Record, BUSY};
 use crate::config::{Config, Kind};
 use crate::departure;
 use crate::device::Device;
-use crate::hypercall::{disks_of, is_missed, Hypervisor, News, Switches};
-use crate::service::name_of;
+use crate::hypercall::{disks_of, is_missed, Hypervisor, News};
 use crate::store::{Client, Kept, Store};
 use anyhow::{Context, Result};
 use control::Image;
@@ -24,7 +22,6 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 use xen_abi::channel_op::{self as op, ChannelDiskStatus};
-use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
 use xen_abi::sched as reason;
 
 mod behind;
@@ -33,19 +30,19 @@ pub mod choosing;
 mod hands;
 mod inside;
 pub mod missing;
+mod names;
 mod rid;
+mod ways;
 
 use behind::Behind;
 use beside::{Beside, Does};
 use choosing::Chooser;
 use missing::Missing;
+use names::NAMES;
 
 /// Places of xenstore's that tell when domains come and go.
 const COMES: &str = "@introduceDomain";
 const GOES: &str = "@releaseDomain";
-
-/// The token of watches of names.
-const NAMES: &str = "names";
 
 /// Pages that are needed beside a domain's own, whatever it is: what the toolstack's processes in domain 0 take is not among them.
 const PAGES_BESIDE: u64 = 4096;
@@ -270,83 +267,6 @@ impl Shell {
         Ok(())
     }
 
-    /// Which domains there are, and which of them have the names of the driver domain and of the service.
-    fn find(&mut self) -> Result<()> {
-        self.switch = None;
-        let all: BTreeSet<u16> =
-            self.store.list("/local/domain")?.iter().filter_map(|domain| domain.parse().ok()).collect();
-        for domain in self.introduced.keys().filter(|id| !all.contains(id)).copied().collect::<Vec<u16>>() {
-            passthrough::forget(domain, &mut self.store)?;
-            self.introduced.remove(&domain);
-        }
-        self.follow_names(&all)?;
-        self.sort_names()
-    }
-
-    /// Of the domains that are followed, which have these names.
-    fn sort_names(&mut self) -> Result<()> {
-        (self.domain, self.standby, self.candidate, self.served) = (None, None, None, None);
-        self.remains.clear();
-        self.nets.clear();
-        self.behind.iter_mut().for_each(|service| service.domain = None);
-        let (standby, candidate) = (standby::name_of(&self.driver), candidate_of(&self.driver));
-        let remains = standby::remains_of(&self.driver);
-        for id in self.named.clone() {
-            let Some(name) = self.store.read(&name_of(id))? else { continue };
-            if name == self.driver {
-                self.domain = Some(id);
-            }
-            if [&standby, &candidate, &remains].contains(&&name) && self.is_ours(id, &name)? {
-                match () {
-                    () if name == standby => self.standby = Some(id),
-                    () if name == candidate => self.candidate = Some(id),
-                    () => self.remains.push(id),
-                }
-            }
-            if name == self.service {
-                self.served = Some(id);
-            }
-            if self.net_services.contains(&name) {
-                self.nets.push(id);
-            }
-            for service in self.behind.iter_mut().filter(|service| service.name == name) {
-                service.domain = Some(id);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a domain that is called so was made here, or had the place. Another one is let alone, whatever becomes of that; it is said once.
-    fn is_ours(&mut self, id: u16, name: &str) -> Result<bool> {
-        if self.ours.contains(&id) {
-            return Ok(true);
-        }
-        let vm = self.vm_of(id)?;
-        let is_ours = ours::is_ours(id, vm.as_deref(), &self.driver, &mut self.store)?;
-        if is_ours {
-            self.ours.insert(id);
-        } else if self.others.insert(id) {
-            let (service, driver) = (&self.service, &self.driver);
-            eprintln!("{service}: {driver}: domain {id} is called {name}, and was not made by tandemd: it is let alone, and has a name that is needed");
-        }
-        Ok(is_ours)
-    }
-
-    /// The store tells when one of these domains gets another name, and of no others.
-    fn follow_names(&mut self, domains: &BTreeSet<u16>) -> Result<()> {
-        for gone in self.named.difference(domains) {
-            self.store.unwatch(&name_of(*gone), NAMES)?;
-        }
-        for new in domains.difference(&self.named) {
-            self.store.watch(&name_of(*new), NAMES)?;
-        }
-        self.vms.retain(|domain, _| domains.contains(domain));
-        self.ours.retain(|domain| domains.contains(domain));
-        self.others.retain(|domain| domains.contains(domain));
-        self.named.clone_from(domains);
-        Ok(())
-    }
-
     /// A look at everything. `waits_for_all`: also at whether all domains are being ended.
     pub fn look(&mut self, waits_for_all: bool) -> Result<Look> {
         let hypervisor = &mut self.hypervisor;
@@ -516,29 +436,6 @@ impl Shell {
         }
     }
 
-    /// Whether it has said that its link is up; who did once is not asked again.
-    fn has_link(&mut self, domain: u16) -> Result<bool> {
-        if self.linked != Some(domain) {
-            let said = self.store.read(&link_of(domain))?;
-            self.linked = said.filter(|said| said == "up").map(|_| domain);
-        }
-        Ok(self.linked == Some(domain))
-    }
-
-    /// Whether a domain and the PCI back end get to know each other. One that does not answer the PCI back end is not waited for.
-    fn is_meeting(&mut self, domain: u16) -> Result<bool> {
-        let Some(since) = self.introduced.get(&domain) else { return Ok(false) };
-        let past = Self::now().saturating_sub(*since);
-        if past >= ASKS {
-            return Ok(false);
-        }
-        Ok(match passthrough::meeting(domain, &mut self.store)? {
-            Some(Meeting::Begins) => past < ANSWERS,
-            Some(Meeting::Asks) => true,
-            None => false,
-        })
-    }
-
     /// The hypervisor tells of this domain. If it cannot it is gone, which the next look shows. What its devices do counts from when it is of use
     /// on: before, one may still do what its last driver told it. That it is of use is to be known by now; of one that serves disks the hypervisor knows.
     fn watch(&mut self, domain: u16) {
@@ -562,92 +459,6 @@ impl Shell {
             self.expected = Some(domain);
             self.watched = self.watched.filter(|(watched, _)| *watched != domain);
         }
-    }
-
-    fn look_at(&mut self, id: u16) -> Result<Option<Domain>> {
-        let info = match self.hypervisor.domain(id) {
-            Ok(info) => info,
-            // The toolstack has not cleared its directory away yet.
-            Err(Errno::SRCH) => return Ok(Some(Domain { id, is_dying: true, ..Domain::default() })),
-            Err(error) => return Err(error).context("what a domain is"),
-        };
-        let mut beats = Vec::new();
-        let (mut was_ended, mut is_bereft, mut ended_for) = (false, false, Duration::ZERO);
-        let vcpus = if info.max_vcpu_id == INVALID_MAX_VCPU_ID { 0..=0 } else { 0..=info.max_vcpu_id };
-        for vcpu in vcpus {
-            let Ok(beat) = self.hypervisor.beat(id, vcpu) else { continue };
-            was_ended |= beat.flags & op::BEAT_CRASHED != 0;
-            is_bereft |= beat.flags & op::BEAT_BEREFT != 0;
-            ended_for = Duration::from_nanos(beat.ended_ns);
-            beats.push(Beat {
-                vcpu,
-                upcalls: beat.upcalls,
-                run: Duration::from_nanos(beat.run_ns),
-                waited: Duration::from_nanos(beat.waited_ns),
-                dma_fault_for: (beat.flags & op::BEAT_DMA_FAULT != 0).then(|| Duration::from_nanos(beat.dma_fault_ns)),
-                wedged_for: (beat.flags & op::BEAT_WEDGED != 0).then(|| Duration::from_nanos(beat.wedged_ns)),
-            });
-        }
-        let code = info.flags >> DOMINF_SHUTDOWN_SHIFT & 0xff;
-        Ok(Some(Domain {
-            id,
-            end: (info.flags & DOMINF_SHUTDOWN != 0).then_some((code, was_ended)),
-            ended_for,
-            is_out_of_memory: false,
-            is_dying: info.flags & DOMINF_DYING != 0,
-            is_paused: info.flags & DOMINF_PAUSED != 0,
-            is_bereft,
-            max_pages: info.max_pages,
-            beats,
-        }))
-    }
-
-    /// The service's way out, if it is by this domain.
-    fn way_of(&mut self, domain: u16) -> Result<Option<Way>> {
-        if self.switch.is_none() {
-            let path = format!("/tool/tandem/{}/switch", self.service);
-            self.switch = self.store.read(&path)?.and_then(|name| name.parse().ok());
-        }
-        let way = match self.switch.map(|switch| self.hypervisor.way_out(switch)) {
-            Some(Ok(way)) if way.kind != op::WAY_OUT_NONE && way.domain == domain => way,
-            None | Some(Ok(_)) => return Ok(None),
-            Some(Err(Errno::NOENT)) => {
-                self.switch = None;
-                return Ok(None);
-            }
-            Some(Err(error)) => return Err(error).context("a switch's way out"),
-        };
-        self.vif = way.vif;
-        let is_card = way.kind == op::WAY_OUT_CARD;
-        let is_waiting = way.waiting > 0 || way.state & op::STATE_STALLED != 0;
-        let (queue, came) = (Queue { is_waiting, taken: way.out_packets, ..Queue::default() }, way.in_packets);
-        Ok(Some(Way { is_card, queue, came, ..Way::default() }))
-    }
-
-    /// The way to the service's disks, if it is by this domain: it is the back end of one, or could be and none waits for it.
-    fn way_to_disks(&mut self, domain: &Domain, has_all: bool, all: &[ChannelDiskStatus]) -> Result<Option<Way>> {
-        if self.served.is_none() {
-            return Ok(None);
-        }
-        let answered = |disk: &ChannelDiskStatus| disk.reads + disk.writes + disk.flushes + disk.discards + disk.errors;
-        let count: u64 = all.iter().map(answered).sum();
-        let own: Vec<&ChannelDiskStatus> = all.iter().filter(|disk| disk.back == domain.id).collect();
-        let nobody_waits = !all.iter().any(is_missed) || self.answered.is_of(domain.id);
-        let has_booted = || has_all && self.are_probed() && domain.beats.iter().any(|beat| beat.upcalls > 0);
-        if own.is_empty() && !(nobody_waits && has_booted()) {
-            self.answered.see_none(count);
-            return Ok(None);
-        }
-        let came = self.answered.see(domain.id, count);
-        let is_waiting = own.iter().any(|disk| disk.waiting > 0);
-        let says = |what| own.iter().any(|disk| disk.state & what != 0);
-        let (has_lied, has_lost) = (says(op::DISK_BACK_ENDED), says(op::DISK_BACK_EMPTY));
-        let has_failed = says(op::DISK_BACK_DOUBTED);
-        let overdue_for = Duration::from_nanos(own.iter().map(|disk| disk.overdue_ns).max().unwrap_or(0));
-        // A long request is answered in parts, and what the hypervisor refuses is no answer of the domain's. Who has never answered is to be judged, too.
-        let taken = own.iter().map(|disk| disk.answered).sum::<u64>() + 1;
-        let queue = Queue { is_waiting, taken, overdue_for };
-        Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, has_lost, has_failed, ..Way::default() }))
     }
 
     /// Does it, or begins to. What is created is of the image that the record says.

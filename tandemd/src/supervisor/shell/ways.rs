@@ -1,0 +1,129 @@
+//! What a look finds out of a domain, and of the way of a service that it may be.
+
+use super::{link_of, Shell, ANSWERS, ASKS};
+use crate::hypercall::{is_missed, Switches};
+use crate::store::Store;
+use crate::supervisor::health::{Beat, Queue};
+use crate::supervisor::look::{Domain, Way};
+use crate::supervisor::passthrough::{self, Meeting};
+use anyhow::{Context, Result};
+use rustix::io::Errno;
+use std::time::Duration;
+use xen_abi::channel_op::{self as op, ChannelDiskStatus};
+use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
+
+impl Shell {
+    /// Whether it has said that its link is up; who did once is not asked again.
+    pub(super) fn has_link(&mut self, domain: u16) -> Result<bool> {
+        if self.linked != Some(domain) {
+            let said = self.store.read(&link_of(domain))?;
+            self.linked = said.filter(|said| said == "up").map(|_| domain);
+        }
+        Ok(self.linked == Some(domain))
+    }
+
+    /// Whether a domain and the PCI back end get to know each other. One that does not answer the PCI back end is not waited for.
+    pub(super) fn is_meeting(&mut self, domain: u16) -> Result<bool> {
+        let Some(since) = self.introduced.get(&domain) else { return Ok(false) };
+        let past = Self::now().saturating_sub(*since);
+        if past >= ASKS {
+            return Ok(false);
+        }
+        Ok(match passthrough::meeting(domain, &mut self.store)? {
+            Some(Meeting::Begins) => past < ANSWERS,
+            Some(Meeting::Asks) => true,
+            None => false,
+        })
+    }
+
+    pub(super) fn look_at(&mut self, id: u16) -> Result<Option<Domain>> {
+        let info = match self.hypervisor.domain(id) {
+            Ok(info) => info,
+            // The toolstack has not cleared its directory away yet.
+            Err(Errno::SRCH) => return Ok(Some(Domain { id, is_dying: true, ..Domain::default() })),
+            Err(error) => return Err(error).context("what a domain is"),
+        };
+        let mut beats = Vec::new();
+        let (mut was_ended, mut is_bereft, mut ended_for) = (false, false, Duration::ZERO);
+        let vcpus = if info.max_vcpu_id == INVALID_MAX_VCPU_ID { 0..=0 } else { 0..=info.max_vcpu_id };
+        for vcpu in vcpus {
+            let Ok(beat) = self.hypervisor.beat(id, vcpu) else { continue };
+            was_ended |= beat.flags & op::BEAT_CRASHED != 0;
+            is_bereft |= beat.flags & op::BEAT_BEREFT != 0;
+            ended_for = Duration::from_nanos(beat.ended_ns);
+            beats.push(Beat {
+                vcpu,
+                upcalls: beat.upcalls,
+                run: Duration::from_nanos(beat.run_ns),
+                waited: Duration::from_nanos(beat.waited_ns),
+                dma_fault_for: (beat.flags & op::BEAT_DMA_FAULT != 0).then(|| Duration::from_nanos(beat.dma_fault_ns)),
+                wedged_for: (beat.flags & op::BEAT_WEDGED != 0).then(|| Duration::from_nanos(beat.wedged_ns)),
+            });
+        }
+        let code = info.flags >> DOMINF_SHUTDOWN_SHIFT & 0xff;
+        Ok(Some(Domain {
+            id,
+            end: (info.flags & DOMINF_SHUTDOWN != 0).then_some((code, was_ended)),
+            ended_for,
+            is_out_of_memory: false,
+            is_dying: info.flags & DOMINF_DYING != 0,
+            is_paused: info.flags & DOMINF_PAUSED != 0,
+            is_bereft,
+            max_pages: info.max_pages,
+            beats,
+        }))
+    }
+
+    /// The service's way out, if it is by this domain.
+    pub(super) fn way_of(&mut self, domain: u16) -> Result<Option<Way>> {
+        if self.switch.is_none() {
+            let path = format!("/tool/tandem/{}/switch", self.service);
+            self.switch = self.store.read(&path)?.and_then(|name| name.parse().ok());
+        }
+        let way = match self.switch.map(|switch| self.hypervisor.way_out(switch)) {
+            Some(Ok(way)) if way.kind != op::WAY_OUT_NONE && way.domain == domain => way,
+            None | Some(Ok(_)) => return Ok(None),
+            Some(Err(Errno::NOENT)) => {
+                self.switch = None;
+                return Ok(None);
+            }
+            Some(Err(error)) => return Err(error).context("a switch's way out"),
+        };
+        self.vif = way.vif;
+        let is_card = way.kind == op::WAY_OUT_CARD;
+        let is_waiting = way.waiting > 0 || way.state & op::STATE_STALLED != 0;
+        let (queue, came) = (Queue { is_waiting, taken: way.out_packets, ..Queue::default() }, way.in_packets);
+        Ok(Some(Way { is_card, queue, came, ..Way::default() }))
+    }
+
+    /// The way to the service's disks, if it is by this domain: it is the back end of one, or could be and none waits for it.
+    pub(super) fn way_to_disks(
+        &mut self,
+        domain: &Domain,
+        has_all: bool,
+        all: &[ChannelDiskStatus],
+    ) -> Result<Option<Way>> {
+        if self.served.is_none() {
+            return Ok(None);
+        }
+        let answered = |disk: &ChannelDiskStatus| disk.reads + disk.writes + disk.flushes + disk.discards + disk.errors;
+        let count: u64 = all.iter().map(answered).sum();
+        let own: Vec<&ChannelDiskStatus> = all.iter().filter(|disk| disk.back == domain.id).collect();
+        let nobody_waits = !all.iter().any(is_missed) || self.answered.is_of(domain.id);
+        let has_booted = || has_all && self.are_probed() && domain.beats.iter().any(|beat| beat.upcalls > 0);
+        if own.is_empty() && !(nobody_waits && has_booted()) {
+            self.answered.see_none(count);
+            return Ok(None);
+        }
+        let came = self.answered.see(domain.id, count);
+        let is_waiting = own.iter().any(|disk| disk.waiting > 0);
+        let says = |what| own.iter().any(|disk| disk.state & what != 0);
+        let (has_lied, has_lost) = (says(op::DISK_BACK_ENDED), says(op::DISK_BACK_EMPTY));
+        let has_failed = says(op::DISK_BACK_DOUBTED);
+        let overdue_for = Duration::from_nanos(own.iter().map(|disk| disk.overdue_ns).max().unwrap_or(0));
+        // A long request is answered in parts, and what the hypervisor refuses is no answer of the domain's. Who has never answered is to be judged, too.
+        let taken = own.iter().map(|disk| disk.answered).sum::<u64>() + 1;
+        let queue = Queue { is_waiting, taken, overdue_for };
+        Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, has_lost, has_failed, ..Way::default() }))
+    }
+}
