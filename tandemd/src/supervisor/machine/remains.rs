@@ -6,7 +6,8 @@
 //! Where the machine has memory for another instance that is made at once, beside them.
 
 use super::super::look::{Act, Look};
-use super::{Machine, Phase, AGAIN, TRIES};
+use super::going::{AGAIN, TRIES};
+use super::{Machine, Phase};
 use std::time::Duration;
 
 /// So long after a recovery what is left of the old instance is not cleared away: guests have waited, and do first what they want to.
