@@ -179,18 +179,20 @@ impl Netfront {
 
     /// Takes what was received, and asks for an event at the next. Packets with an error in one of their slots are counted only.
     pub fn receive(&mut self) -> (Vec<Received>, usize) {
-        let (mut packets, mut errors) = self.receive_some();
+        let (mut packets, mut errors) = self.receive_some(usize::MAX);
         while self.rx.ask_for_event() {
-            let (more, bad) = self.receive_some();
+            let (more, bad) = self.receive_some(usize::MAX);
             packets.extend(more);
             errors += bad;
         }
         (packets, errors)
     }
 
-    fn receive_some(&mut self) -> (Vec<Received>, usize) {
+    /// The same, of so many packets at most, and asks for no event.
+    pub fn receive_some(&mut self, most: usize) -> (Vec<Received>, usize) {
         let (mut packets, mut errors) = (Vec::new(), 0);
-        while let Some((mut words, mut gref, mut frame)) = self.response() {
+        while packets.len() + errors < most {
+            let Some((mut words, mut gref, mut frame)) = self.response() else { break };
             let mut flags = (words[1] & 0xffff) as u16;
             let mut packet =
                 Received { bytes: Vec::new(), is_blank: flags & 2 != 0, is_validated: flags & 1 != 0, gso: None };

@@ -3,6 +3,9 @@
 //! As Linux's netback does it: a packet fills one page after the other from the first byte on, is not begun unless there are
 //! pages for all of it, and each response lies where its request lay, because front ends pair them so. If the grant of a page
 //! does not hold, its response says so and the front end throws the packet away.
+//!
+//! What is in the ring goes in the order in which it came there. So where several send to a guest, and take turns, [few](RxQueue::keep_few_unread) packets
+//! are put there before it has read the last ones: the others wait where they can take turns.
 
 use super::features::Accepts;
 use super::stats::RxStats;
@@ -40,6 +43,9 @@ pub enum Delivered {
 /// be as short as a byte, and a guest may post pages as fast as they are filled.
 pub const MOST_SEGMENTS: u32 = 128;
 
+/// Slots that a guest has not read, from which on it gets nothing more, if it is to have few of them: what Linux reads at one time.
+pub const FEW: u32 = 64;
+
 /// How far a packet that is cut for its receiver has got: begins as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -54,12 +60,19 @@ pub struct RxQueue<P> {
     /// What the guest has got.
     pub stats: RxStats,
     dead: Option<RingError>,
+    /// Pages that the guest posts when it has read everything, as far as is known. Those that are missing it has not read.
+    posts: u32,
+    /// Pages that stay posted: nothing is put into them. 0, or all that it posts but for [`FEW`].
+    kept_free: u32,
+    /// `req_prod` and `rsp_prod` when it was last found that there are too many that it has not read.
+    found_at: Option<(u32, u32)>,
 }
 
 impl<P: SharedPage> RxQueue<P> {
     /// Takes up the ring in `page`.
     pub fn attach(page: P, accepts: Accepts) -> Result<Self, RingError> {
-        Ok(RxQueue { ring: BackRing::attach(page)?, accepts, stats: RxStats::default(), dead: None })
+        let (ring, stats, posts) = (BackRing::attach(page)?, RxStats::default(), XEN_NETIF_RX_RING_SIZE);
+        Ok(RxQueue { ring, accepts, stats, dead: None, posts, kept_free: 0, found_at: None })
     }
 
     /// The ring's page.
@@ -76,6 +89,32 @@ impl<P: SharedPage> RxQueue<P> {
     #[inline]
     pub fn takes(&self, kind: GsoKind) -> bool {
         self.accepts.gso(kind)
+    }
+
+    /// From now on the guest has about [`FEW`] slots at most that it has not read; or as many as it posts.
+    #[inline]
+    pub fn keep_few_unread(&mut self, few: bool) {
+        self.kept_free = if few { self.posts.saturating_sub(FEW) } else { 0 };
+    }
+
+    /// Posted pages that may be filled now.
+    #[inline]
+    fn room(&self) -> Result<u32, RingError> {
+        Ok(self.ring.available()?.saturating_sub(self.kept_free))
+    }
+
+    /// It is not so that the guest has too many that it has not read: it posts fewer pages than was known. So it is if it waits for the next packet; and if
+    /// nothing has moved since this was asked last, since else both would wait for each other.
+    fn learn(&mut self) -> Result<(), RingError> {
+        let posted = self.ring.available()?;
+        let Indices { req_prod, rsp_prod, pushed, rsp_event, .. } = self.ring.indices();
+        let is_waiting = rsp_event == pushed.wrapping_add(1);
+        let has_stopped = self.found_at.replace((req_prod, rsp_prod)) == Some((req_prod, rsp_prod));
+        if is_waiting || has_stopped || posted > self.posts {
+            self.posts = posted;
+            self.keep_few_unread(true);
+        }
+        Ok(())
     }
 
     /// What ended it, if it has ended.
@@ -158,7 +197,7 @@ impl<P: SharedPage> RxQueue<P> {
         frames: &impl Frames<G::Frame>,
         view: View<'_, G::Frame>,
     ) -> Result<Delivered, RingError> {
-        if self.ring.available()? == 0 {
+        if self.room()? == 0 {
             return Ok(Delivered::NoRoom { slots: 1 });
         }
         let flags = flags_of(view.checksum);
@@ -202,7 +241,7 @@ impl<P: SharedPage> RxQueue<P> {
             return Ok(Delivered::Unfit);
         }
         let slots = pages + u32::from(view.gso.is_some());
-        if self.ring.available()? < slots {
+        if self.room()? < slots {
             return Ok(Delivered::NoRoom { slots });
         }
         let mut flags = flags_of(view.checksum);
@@ -268,7 +307,17 @@ impl<P: SharedPage> RxQueue<P> {
         if let Some(e) = self.dead {
             return Err(e);
         }
-        self.ring.ask_for_event(slots).inspect_err(|e| self.dead = Some(*e))
+        self.ask(slots).inspect_err(|e| self.dead = Some(*e))
+    }
+
+    fn ask(&mut self, slots: u32) -> Result<bool, RingError> {
+        if self.kept_free == 0 {
+            return self.ring.ask_for_event(slots);
+        }
+        self.learn()?;
+        // Not for each slot that it reads.
+        let is_asked_for = self.ring.ask_for_event(self.kept_free + slots.max(FEW / 2))?;
+        Ok(is_asked_for || self.room()? >= slots)
     }
 }
 

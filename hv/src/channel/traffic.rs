@@ -236,6 +236,7 @@ impl Batch<'_> {
             drop(side);
             return held::is_lost(tx, self.table, port, item.token, self.now);
         };
+        rx.queue.keep_few_unread(rx.backlog.sends(tx.line.interface, self.now));
         let may_begin = rx.backlog.is_empty() && !self.budget.is_spent();
         let is_done = may_begin && deliver(rx, &guest, packet, &mut item.progress);
         self.budget.spend_segments(item.progress.segments);

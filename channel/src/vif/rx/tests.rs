@@ -224,6 +224,66 @@ fn no_event_is_asked_for_while_there_is_room() {
     assert_eq!(rig.receiver.rx.word(1), before);
 }
 
+/// Puts short packets into the ring until there is no room; how many.
+fn fill(rig: &mut Rig) -> u32 {
+    let packets = (0..1000).take_while(|_| rig.deliver(&mut Progress::default()) == Ok(Delivered::Done)).count();
+    rig.rx.push();
+    packets as u32
+}
+
+#[test]
+fn one_that_is_to_have_few_unread_has_no_more() {
+    let mut rig = Rig::new(Accepts::ALL);
+    rig.packet.extend_header(60).fill(1);
+    rig.receiver.post(256);
+    rig.receiver.kick();
+    rig.rx.keep_few_unread(true);
+    assert_eq!(fill(&mut rig), FEW);
+    assert_eq!(rig.rx.ask_for_event(1), Ok(false));
+    // An event comes when it has read half of them, and there is room for as many.
+    let mut read = 0;
+    while !{
+        read += 1;
+        rig.receiver.receive_some(1);
+        rig.receiver.post(1);
+        rig.receiver.kick().1
+    } {}
+    assert_eq!((read, fill(&mut rig)), (FEW / 2, FEW / 2));
+    // Nobody else sends any more: it gets what there is room for.
+    rig.rx.keep_few_unread(false);
+    assert_eq!(fill(&mut rig), 256 - FEW);
+    // And then somebody does: nothing, until most of that is read.
+    rig.rx.keep_few_unread(true);
+    assert_eq!(rig.receiver.receive().0.len(), 256);
+    rig.receiver.post(256);
+    rig.receiver.kick();
+    assert_eq!(fill(&mut rig), FEW);
+}
+
+#[test]
+fn one_that_posts_fewer_pages_is_known_to_have_read_them() {
+    for posted in [1, 40, 100] {
+        let mut rig = Rig::new(Accepts::ALL);
+        rig.packet.extend_header(60).fill(1);
+        rig.receiver.post(posted);
+        rig.receiver.kick();
+        rig.rx.keep_few_unread(true);
+        // It waits for the first packet.
+        assert_eq!((fill(&mut rig), rig.rx.ask_for_event(1)), (0, Ok(true)));
+        assert_eq!(fill(&mut rig), posted.min(FEW));
+        // One that looks by itself never says that it waits; but nothing moves.
+        rig.receiver.receive_some(FEW as usize);
+        rig.receiver.post(posted / 2 + 1);
+        rig.receiver.kick();
+        let mut asked = 0;
+        while fill(&mut rig) == 0 && asked < 3 {
+            let _ = rig.rx.ask_for_event(1);
+            asked += 1;
+        }
+        assert!(asked < 3, "{posted}");
+    }
+}
+
 #[test]
 fn a_page_whose_grant_does_not_hold_spoils_its_packet_only() {
     let mut rig = Rig::new(Accepts::ALL);
@@ -260,6 +320,39 @@ fn packets_longer_than_a_page_do_not_fit_those_who_take_one_page() {
 }
 
 proptest! {
+    /// Whatever it posts and reads, and whether it is to have few unread or not: who has read everything and waits gets the next packet, by an event or at the second look.
+    #[test]
+    fn nobody_waits_for_each_other(
+        steps in prop::collection::vec((0u32..260, 0u32..260, any::<bool>(), 1usize..8, any::<bool>()), 1..60),
+    ) {
+        let mut rig = Rig::new(Accepts::ALL);
+        for (posted, read, few, pages, waits) in steps {
+            rig.packet.clear();
+            rig.packet.extend_header(100).fill(1);
+            for page in 0..pages as u32 {
+                rig.packet.push(crate::packet::Fragment { frame: 1 + page, offset: 0, len: 4000 });
+            }
+            rig.rx.keep_few_unread(few);
+            rig.receiver.post(posted);
+            rig.receiver.kick();
+            fill(&mut rig);
+            let _ = rig.rx.ask_for_event(pages as u32 + 1);
+            rig.receiver.receive_some(read as usize);
+            if waits {
+                rig.receiver.receive();
+                rig.receiver.post(9);
+                rig.receiver.kick();
+                // At most two looks by a timer.
+                let got = (0..3).any(|_| {
+                    let got = fill(&mut rig) > 0;
+                    let again = !got && rig.rx.ask_for_event(pages as u32 + 1) == Ok(true);
+                    got || again && fill(&mut rig) > 0
+                });
+                prop_assert!(got, "{:?}", rig.rx.indices());
+            }
+        }
+    }
+
     /// However it is cut by its sender, a packet arrives whole.
     #[test]
     fn any_packet_arrives(
