@@ -2,10 +2,10 @@
 # of so many seconds, by the hypervisor's counts, and is said as `measured ...`.
 #
 # Where the driver domain is what is scarce, it is shared by weights. On a machine with few processors these are scarce first, and their scheduler shares them; so for most of
-# this the driver domain has a cap that is less than guests can make it do.
+# this the driver domain has a cap (per cent of a processor) that is much less than guests can make it do, also the heavier one alone on a busy host.
 driver=$1
 seconds=$2
-cap=20
+cap=10
 . /xen/driving.sh
 . /xen/switching.sh
 take_nic
@@ -139,7 +139,8 @@ read_beside() {
 	note "$(grep -ao 'reads=.*' /tmp/seeks), $(($(cat /tmp/mean) * 10 / $(cat /tmp/mean.alone))) tenths of what it takes alone"
 	[ $(cat /tmp/mean) -le $(($(cat /tmp/mean.alone) * $2)) ]
 }
-# both_read FIRST SECOND WEIGHT: each has 32 requests of that length under way. One costs one, and one for each page.
+# both_read FIRST SECOND WEIGHT: each has 32 requests of that length under way. One costs one, and one for each page. A driver domain with a cap runs in pieces, and nobody
+# has more than 32 done in one of these: so they are long enough for that to be more than a share.
 both_read() {
 	local cost1 cost2
 	seeks 1 $1 32 && seeks 2 $2 32 && settles && window && ends 1 seeks && ends 2 seeks || return 1
@@ -150,20 +151,20 @@ both_read() {
 measured reads-one-by-one read_alone
 measured reads-beside-32-of-4-kib read_beside 4096 20
 measured reads-beside-32-of-128-kib read_beside 131072 20
-measured two-who-read both_read 4096 4096 1
-measured two-who-read-other-lengths both_read 4096 131072 1
+measured two-who-read both_read 65536 65536 1
+measured two-who-read-other-lengths both_read 65536 131072 1
 
 check weights guests_anew '768 256'
 check a-cap-again xl sched-credit2 -d dd -c $cap
 check they-are-told eval "grep -q 'u1: connected.*weight 768' $daemon_log"
 measured two-floods-by-weight two 1500 1500 3
 measured two-floods-of-other-lengths-by-weight two 1500 64 3
-measured two-who-read-by-weight both_read 4096 4096 3
+measured two-who-read-by-weight both_read 65536 65536 3
 
-# A limit, where nothing is scarce: u2's holds, and u1 has nearly all that it has alone.
+# A limit, where nothing is scarce but processors: u2's holds, and u1 has what is left of these.
 check a-limit guests_anew '' ',rate=500Kb/s'
 check it-is-told eval "grep -q 'u2: connected.*rate' $daemon_log"
-limited() { beside $1 0 75 && near 3 62500 $bytes2; }
+limited() { beside $1 0 60 && near 6 62500 $bytes2; }
 check streams-again streams
 measured a-limit-holds-for-1500-bytes limited 1500
 measured a-limit-holds-for-64-bytes limited 64
