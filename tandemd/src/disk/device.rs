@@ -30,6 +30,10 @@ pub struct Seen {
     pub near: u32,
     /// Its back end's.
     pub far: u32,
+    /// That back end was told that its front end does not come again, so who runs scripts in the driver domain takes it away when it has closed.
+    pub is_dismissed: bool,
+    /// It is waited for that: whoever runs scripts there does nothing for the next disk of that place before.
+    pub is_unplugged: bool,
     /// A script has told that back end which device it is. That is looked at only while the back end waits for it.
     pub has_medium: bool,
     /// The back end that it is attached to says that its medium is larger than the guest was told.
@@ -142,6 +146,7 @@ fn keep_far(seen: &Seen) -> Option<Step> {
         (state::CONNECTED, _) | (state::INITIALISED, state::CLOSING | state::CLOSED) if !seen.is_attached => {
             Some(Step::ShowFar(state::CLOSED))
         }
+        (state::CLOSED, state::CLOSED) if seen.is_dismissed => (!seen.is_unplugged).then_some(Step::Introduce),
         (state::CLOSED, state::CLOSED) => Some(Step::ShowFar(state::INITIALISING)),
         _ => None,
     }
@@ -151,8 +156,9 @@ fn keep_far(seen: &Seen) -> Option<Step> {
 fn leave_far(seen: &Seen) -> Option<Step> {
     match (seen.near, seen.far) {
         (state::UNKNOWN, state::UNKNOWN) => None,
-        (_, state::UNKNOWN | state::CLOSED) => Some(Step::ForgetFar),
-        (state::CLOSED, _) => None,
+        (_, state::UNKNOWN) => Some(Step::ForgetFar),
+        (_, state::CLOSED) if seen.is_dismissed => (!seen.is_unplugged).then_some(Step::ForgetFar),
+        (state::CLOSED, _) if seen.is_dismissed => None,
         _ => Some(Step::Dismiss),
     }
 }
@@ -173,6 +179,8 @@ mod tests {
         is_parked: false,
         near: state::UNKNOWN,
         far: state::UNKNOWN,
+        is_dismissed: false,
+        is_unplugged: false,
         has_medium: true,
         has_grown: false,
     };
@@ -187,7 +195,9 @@ mod tests {
             match step {
                 Step::Offer => back.state = state::INIT_WAIT,
                 Step::Show(shown) => back.state = shown,
-                Step::Introduce => (seen.near, seen.far) = (state::INITIALISING, state::INIT_WAIT),
+                Step::Introduce => {
+                    (seen.near, seen.far, seen.is_dismissed) = (state::INITIALISING, state::INIT_WAIT, false);
+                }
                 Step::Grant => (seen.near, seen.far) = (state::INITIALISED, state::CONNECTED),
                 Step::Remind => seen.has_medium = true,
                 Step::Connect => seen.is_connected = true,
@@ -195,7 +205,8 @@ mod tests {
                 Step::TellGrowth => seen.has_grown = false,
                 Step::GiveUp(is_wanted) => seen.has_given_up = is_wanted,
                 Step::Disconnect => (seen.is_connected, seen.is_attached) = (false, false),
-                Step::ShowFar(state::CLOSED) | Step::Dismiss => (seen.near, seen.far) = (state::CLOSED, state::CLOSED),
+                Step::ShowFar(state::CLOSED) => (seen.near, seen.far) = (state::CLOSED, state::CLOSED),
+                Step::Dismiss => (seen.near, seen.far, seen.is_dismissed) = (state::CLOSED, state::CLOSED, true),
                 Step::ShowFar(_) => (seen.near, seen.far) = (state::INITIALISING, state::INIT_WAIT),
                 Step::ForgetFar => (seen.near, seen.far) = (state::UNKNOWN, state::UNKNOWN),
                 Step::Forget => seen.back = None,
@@ -323,6 +334,27 @@ mod tests {
         // Who was never connected uses nothing.
         let never = Seen { is_connected: false, is_attached: false, ..closing };
         assert_eq!(next(&never), Some(Step::Show(state::CLOSED)));
+    }
+
+    #[test]
+    fn a_back_end_is_forgotten_when_who_runs_scripts_has_taken_it_away() {
+        let (up, _) = settle(Seen { front: state::INITIALISED, ..settle(START).0 });
+        let left = Seen { is_connected: false, is_attached: false, back: None, ..up };
+        assert_eq!(next(&left), Some(Step::Dismiss));
+        // One that had closed by itself is told, too.
+        assert_eq!(next(&Seen { near: state::CLOSED, far: state::CLOSED, ..left }), Some(Step::Dismiss));
+        let told = Seen { is_dismissed: true, is_unplugged: true, near: state::CLOSED, ..left };
+        assert_eq!((next(&told), next(&Seen { far: state::CLOSED, ..told })), (None, None));
+        assert_eq!(next(&Seen { far: state::UNKNOWN, ..told }), Some(Step::ForgetFar));
+        let over = Seen { is_unplugged: false, far: state::CLOSED, ..told };
+        assert_eq!(next(&over), Some(Step::ForgetFar));
+        // It may be wanted again meanwhile.
+        let wanted = |seen: Seen| next(&Seen { back: Some(ONLINE), front: state::INITIALISING, ..seen });
+        assert_eq!(wanted(Seen { far: state::CLOSED, ..told }), None);
+        assert_eq!(
+            (wanted(over), wanted(Seen { far: state::UNKNOWN, ..told })),
+            (Some(Step::Introduce), Some(Step::Introduce))
+        );
     }
 
     #[test]

@@ -46,6 +46,9 @@ const A_MOMENT: Duration = Duration::from_millis(5);
 const UNTIL_SEEN: Duration = Duration::from_millis(500);
 /// So long its back end has to end what is under way when its front end has left it. What has not ended then is answered with errors.
 const UNTIL_DRAINED: Duration = Duration::from_secs(2);
+/// So long whoever runs scripts in the driver domain (`xl devd`) has to take away a back end that has closed for good. If nobody does it is taken away here.
+const UNTIL_UNPLUGGED: Duration = Duration::from_secs(10);
+
 /// A service.
 pub struct DiskService {
     name: String,
@@ -77,6 +80,8 @@ pub struct DiskService {
     closed: BTreeMap<Device, Instant>,
     /// Those that are let go when nothing is under way any more, and since when.
     draining: BTreeMap<Device, Instant>,
+    /// Those whose back ends have closed for good, and since when.
+    unplugged: BTreeMap<Device, Instant>,
     /// Of each, back ends that have written into its ring what cannot be, as far as that was said.
     bad_rings: BTreeMap<Device, u32>,
     /// Of each, why its back end's medium cannot be, as was said.
@@ -127,6 +132,7 @@ impl DiskService {
             is_asked: false,
             closed,
             draining: BTreeMap::new(),
+            unplugged: BTreeMap::new(),
             bad_rings,
             bad_media: BTreeMap::new(),
             troubles: BTreeMap::new(),
@@ -211,6 +217,7 @@ impl DiskService {
             named.extend(self.connected.keys());
             self.closed.retain(|device, _| named.contains(device));
             self.draining.retain(|device, _| named.contains(device));
+            self.unplugged.retain(|device, _| named.contains(device));
             self.troubles.retain(|device, _| named.contains(device));
             self.bad_media.retain(|device, _| named.contains(device));
             self.without_medium.retain(|device, _| named.contains(device));
@@ -396,6 +403,18 @@ impl DiskService {
             self.draining.remove(&device);
             false
         };
+        let is_dismissed = match place {
+            Some(place) if near == state::CLOSED && far != state::UNKNOWN => {
+                store.read(&format!("{}/online", place.far))?.as_deref() == Some("0")
+            }
+            _ => false,
+        };
+        let is_unplugged = if is_dismissed && far == state::CLOSED {
+            now < *self.unplugged.entry(device).or_insert(now) + UNTIL_UNPLUGGED
+        } else {
+            self.unplugged.remove(&device);
+            false
+        };
         let has_driver = driver.is_some();
         let has_medium = match place {
             // Nobody asks for a reminder that is not due.
@@ -422,6 +441,8 @@ impl DiskService {
             is_parked,
             near,
             far,
+            is_dismissed,
+            is_unplugged,
             has_medium,
             has_grown,
         })

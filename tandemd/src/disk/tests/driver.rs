@@ -23,6 +23,7 @@ fn a_back_end_that_only_begins_again_does_not_fill_the_log() {
     let far = "/local/domain/5/backend/vbd/3/0/state";
     for _ in 0..1000 {
         bench.world().nodes.remove(far);
+        bench.world().plugged.clear();
         bench.world().disks.values_mut().for_each(|disk| disk.back = DISK_NO_BACK);
         let event = Event { path: far.into(), token: bench.service.token() };
         bench.now += Duration::from_millis(1);

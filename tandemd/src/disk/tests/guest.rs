@@ -71,6 +71,37 @@ fn a_disk_that_is_detached_while_its_guest_uses_it_has_back_ends_until_that_has_
     }
 }
 
+/// `xl devd` looks when it can, and does nothing for a disk that it takes for one that it has already.
+#[test]
+fn a_disk_that_is_attached_again_gets_its_medium_again() {
+    for (is_slow, is_gone) in [(false, false), (true, false), (true, true)] {
+        let mut bench = Bench::new();
+        bench.world().create_driver(10);
+        bench.run();
+        assert_eq!(bench.back(), Some(10));
+        bench.world().is_detached = true;
+        bench.world().has_no_daemon = is_slow;
+        bench.world().set(&format!("{BACK}/online"), "0");
+        bench.world().nodes.set(&format!("{BACK}/state"), "5");
+        bench.world().set(&format!("{FRONT}/state"), "6");
+        (0..10).for_each(|_| bench.step());
+        assert_eq!((bench.back(), bench.places().len()), (None, if is_slow { 2 } else { 0 }));
+        if is_gone {
+            // Nobody is waited for without a limit.
+            bench.run();
+            assert_eq!(bench.places().len(), 0);
+            continue;
+        }
+        // The toolstack has what it waits for, and attaches the same again.
+        bench.world().is_detached = false;
+        bench.world().create_guest();
+        bench.step();
+        bench.world().has_no_daemon = false;
+        bench.run();
+        assert_eq!(bench.back(), Some(10), "slow {is_slow}");
+    }
+}
+
 #[test]
 fn what_is_under_way_may_end_before_a_disk_is_let_go_but_not_for_long() {
     let under_way = |bench: &Bench, nr| bench.world().disks.values_mut().for_each(|disk| disk.waiting = nr);

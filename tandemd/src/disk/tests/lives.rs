@@ -48,6 +48,7 @@ impl World {
                 self.nodes.remove(&back_ends);
                 self.life += 1;
                 self.known.clear();
+                self.plugged.clear();
                 self.set(&name, "dd-standby");
             }
             _ => {

@@ -47,6 +47,10 @@ pub struct World {
     /// Before the daemon has done so many more operations; it was that it was killed.
     pub happens: Option<(usize, lives::Happens)>,
     pub is_killed: bool,
+    /// Those of which who runs scripts there (`xl devd`) knows: of one that it knows it does nothing until that has closed and gone.
+    pub plugged: BTreeSet<String>,
+    /// Nobody runs scripts there any more, or is slow.
+    pub has_no_daemon: bool,
     /// Calls of the hypervisor's list of disks, and nodes that were read.
     pub nr_listed: u32,
     pub asked: BTreeSet<String>,
@@ -87,6 +91,7 @@ impl World {
     /// It is destroyed: the hypervisor has noticed.
     pub fn destroy_driver(&mut self, domain: u16) {
         self.nodes.remove(&format!("/local/domain/{domain}"));
+        self.plugged.retain(|far| !far.starts_with(&format!("/local/domain/{domain}/")));
         self.disks.values_mut().for_each(|disk| disk.back = DISK_NO_BACK);
     }
 
@@ -136,6 +141,23 @@ impl World {
             };
             self.set(&format!("{far}/state"), next);
         }
+        if !self.has_no_daemon {
+            self.unplug();
+        }
+    }
+
+    /// Who runs scripts in the driver domain takes away what has closed for good.
+    fn unplug(&mut self) {
+        for far in self.plugged.clone() {
+            if self.get(&format!("{far}/state")) == Some("6") && self.get(&format!("{far}/online")) == Some("0") {
+                self.plugged.remove(&far);
+                let mut gone = far.as_str();
+                while self.nodes.names(gone).is_empty() || gone == far {
+                    self.nodes.remove(gone);
+                    gone = gone.rsplit_once('/').map_or("", |(parent, _)| parent);
+                }
+            }
+        }
     }
 
     pub fn disk(&self) -> Option<ChannelDiskStatus> {
@@ -167,6 +189,9 @@ impl crate::fake_store::World for World {
             // What a script does that looks again.
             Change::Repeat(path) if !self.has_no_medium => {
                 let far = path.strip_suffix("/state").expect("a state");
+                if self.has_no_daemon || !self.plugged.insert(far.into()) {
+                    return;
+                }
                 self.set(&format!("{far}/physical-device"), "103:0");
             }
             _ => {}
