@@ -16,6 +16,7 @@ pub mod toolstack;
 pub mod tree;
 
 use anyhow::{Context, Result};
+use rustix::fs::{flock, FlockOperation};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -50,10 +51,14 @@ pub fn toolstack() -> Result<Images> {
 /// Makes `out` by `make`, unless it is there and was made from the same `key`.
 ///
 /// `make` gets the path to write; only when it succeeds is that moved to `out`. Tests that run side by side may ask for
-/// the same: one product is made at a time, so `make` must have what it needs before.
+/// the same: one product is made at a time, so `make` must have what it needs before. So may another process in the same folder: who comes second to a product
+/// waits for the first.
 pub fn cached(what: &str, out: &Path, key: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = sibling(out, "lock");
+    let lock = std::fs::File::create(&lock).with_context(|| format!("cannot create {}", lock.display()))?;
+    flock(&lock, FlockOperation::LockExclusive).with_context(|| format!("cannot lock {}", out.display()))?;
     let key_file = sibling(out, "key");
     if out.exists() && std::fs::read_to_string(&key_file).is_ok_and(|k| k == key) {
         return Ok(());
@@ -109,6 +114,26 @@ pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As in another process: a lock of a file opened twice is two locks.
+    #[test]
+    fn who_comes_second_to_a_product_waits_for_the_first() {
+        let dir = std::env::temp_dir().join(format!("tandem-lock-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let out = dir.join("product");
+        let lock = std::fs::File::create(sibling(&out, "lock")).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let made = std::thread::spawn({
+            let out = out.clone();
+            move || cached("late", &out, "k", |p| Ok(std::fs::write(p, "late")?))
+        });
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!out.exists());
+        drop(lock);
+        made.join().unwrap().unwrap();
+        assert!(out.exists());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn a_product_is_made_again_only_when_its_key_changes_or_its_making_failed() {
