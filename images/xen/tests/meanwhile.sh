@@ -105,7 +105,19 @@ do_consoles() {
 	wait_for 20 eval '[ -c $(tty_of u1) ] && [ -c $(tty_of u2) ] && [ -c $(tty_of g1) ]'
 }
 ends_consoles() { g1_goes_on; }
-do_store() { timeout 300 xenstore-control live-update -t 30 $(readlink /proc/$(pidof xenstored)/exe) && xenstore-exists /local && tr '\0' ' ' < /proc/$(pidof xenstored)/cmdline | tee /tmp/store && grep -q -e '-U' /tmp/store; }
+do_store() {
+	local asks exe=$(readlink /proc/$(pidof xenstored)/exe)
+	timeout 300 xenstore-control live-update -t 30 $exe &
+	asks=$!
+	# Nobody can end who waits in the kernel for an answer.
+	wait_for 320 eval "! kill -0 $asks" || { tell_of xenstored xenstore-control tandemd; return 1; }
+	wait $asks && xenstore-exists /local && tr '\0' ' ' < /proc/$(pidof xenstored)/cmdline | tee /tmp/store && grep -q -e '-U' /tmp/store
+}
+# tell_of NAME...: where these programs are
+tell_of() {
+	local pid
+	for pid in $(pidof "$@"); do (cd /proc/$pid && head -n 40 comm status syscall stack fdinfo/* net/unix); done > /dev/console 2>&1
+}
 ends_store() { g1_goes_on; }
 
 # until_died, until_created, until_given: what is to be so at these moments. $dd is who has died.
