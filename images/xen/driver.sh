@@ -147,12 +147,12 @@ standby_modules() {
 # until_link COMMAND...: until it succeeds. It is tried when the kernel tells of an interface that comes or changes, and each second.
 until_link() { until "$@"; do read -r -t 1 line <&8 || usleep 20000; done; }
 link_is_up() { forwards || [ $(uptime_s) -ge $until ]; }
-# forwards: the bridge sends what comes for the NIC. Linux tells a bridge up to a second later than `carrier` says so, and the bridge throws away what comes
-# until then. Guests wait for the answer, so no process is started for it.
+# forwards: the bridge sends what comes for the NIC, and the NIC sends it. Linux tells bridges of links up to a second late, of those that are up and of those that are down: until it has
+# looked at a NIC that has just come it takes it for up. Guests wait for the answer, so no process is started for it.
 forwards() {
-	local state=
-	{ read -r state < /sys/class/net/eth0/brport/state; } 2> /dev/null
-	[ "$state" = 3 ]
+	local state= carrier= oper=
+	{ read -r state < /sys/class/net/eth0/brport/state && read -r carrier < /sys/class/net/eth0/carrier && read -r oper < /sys/class/net/eth0/operstate; } 2> /dev/null
+	[ "$state $carrier" = '3 1' ] && [ "$oper" != down ]
 }
 uptime_s() { cut -d. -f1 /proc/uptime; }
 
