@@ -4,6 +4,7 @@
 //! no lock, no hardware, no guest memory but through small traits ([`page::SharedPage`], [`grants::Grants`]). They allocate
 //! when a channel is connected and at no other time. Nothing that a guest writes is read twice.
 #![no_std]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "stacks of tests are large"))]
 #![forbid(unsafe_code)]
 
 extern crate alloc;

@@ -1,6 +1,7 @@
 //! Every decision that needs no privilege: frames and page types, page-table validation, grants, event channels,
 //! scheduling, emulation, bounce frames. Compiles and is tested on the host.
 #![no_std]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "stacks of tests are large"))]
 #![forbid(unsafe_code)]
 
 extern crate alloc;

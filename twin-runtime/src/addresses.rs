@@ -3,7 +3,7 @@
 //! Functions are looked up in the image's own table, which is sorted (rule F5); only the imports, which are few, have a table of
 //! their own. So the largest image costs the loader no memory here.
 
-use alloc::collections::TryReserveError;
+use alloc::collections::{BinaryHeap, TryReserveError};
 use alloc::vec::Vec;
 
 use twin_abi::image::{Address, Function, Image, Records};
@@ -36,7 +36,7 @@ impl<'a> Addresses<'a> {
         imports.try_reserve_exact(image.imports().len())?;
         let known = (0u32..).zip(image.imports().iter()).filter(|(_, import)| import.domain != 0);
         imports.extend(known.map(|(n, import)| (import.domain, n)));
-        imports.sort_unstable();
+        let imports = BinaryHeap::from(imports).into_sorted_vec();
         Ok(Self { addresses: image.addresses(), functions: image.functions(), imports })
     }
 

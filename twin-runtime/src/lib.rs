@@ -5,6 +5,7 @@
 //! dozen lines of assembly: one to enter a code offset on the twin's stack and one stub per gate and import slot that stores
 //! the registers of [`gate::Call`] and calls [`gate::Twin::gate`]. Nothing here contains `unsafe`.
 #![no_std]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "stacks of tests are large"))]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
@@ -16,6 +17,7 @@ pub mod instance;
 pub mod limit;
 pub mod linux;
 pub mod memory;
+pub mod order;
 pub mod stlb;
 pub mod stubs;
 

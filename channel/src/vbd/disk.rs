@@ -14,6 +14,7 @@ use crate::grants::{Frames, Grants};
 use crate::page::SharedPage;
 use crate::ring::{BackRing, RingError};
 use alloc::boxed::Box;
+use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use xen_abi::io::blkif::*;
 
@@ -646,7 +647,7 @@ fn have_common<F: Copy + Ord>(some: &[F], others: &[F]) -> Result<bool, BadPages
     let mut sorted = Vec::new();
     sorted.try_reserve_exact(some.len()).map_err(|_| BadPages)?;
     sorted.extend_from_slice(some);
-    sorted.sort_unstable();
+    let sorted = BinaryHeap::from(sorted).into_sorted_vec();
     Ok(others.iter().any(|frame| sorted.binary_search(frame).is_ok()))
 }
 

@@ -6,7 +6,7 @@
 
 use super::table::GrantTable;
 use super::{DomId, Maptrack, SharedFrame};
-use alloc::collections::TryReserveError;
+use alloc::collections::{BinaryHeap, TryReserveError};
 use alloc::vec::Vec;
 
 /// A grant in use, as either side names it.
@@ -81,9 +81,9 @@ impl Ledger {
     }
 
     /// Shows what is left over, and of each kind how many handles there are more than uses.
-    pub fn finish(mut self, mut show: impl FnMut(Named, Kinds)) {
-        self.0.sort_unstable_by_key(|(named, _)| *named);
-        for same in self.0.chunk_by(|(a, _), (b, _)| a == b) {
+    pub fn finish(self, mut show: impl FnMut(Named, Kinds)) {
+        let sorted = BinaryHeap::from(self.0).into_sorted_vec();
+        for same in sorted.chunk_by(|(a, _), (b, _)| a == b) {
             let mut sum = Kinds::default();
             for (_, kinds) in same {
                 sum.iter_mut().zip(kinds).for_each(|(sum, n)| *sum += n);

@@ -11,6 +11,7 @@
 
 use crate::pcicfg::Sbdf;
 use crate::rate::Rate;
+use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 
 /// Length of the window in which faults are counted.
@@ -55,8 +56,8 @@ pub struct Brake {
 impl Brake {
     /// No faults yet of any of `functions`.
     pub fn new(functions: impl Iterator<Item = Sbdf>) -> Self {
-        let mut counts: Vec<_> = functions.map(|at| (at, 0)).collect();
-        counts.sort_unstable_by_key(|(at, _)| *at);
+        let counts: BinaryHeap<_> = functions.map(|at| (at, 0)).collect();
+        let counts = counts.into_sorted_vec();
         Self { lines: Rate::new(LINES, WINDOW_NS), counts, strangers: 0 }
     }
 

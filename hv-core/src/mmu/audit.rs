@@ -7,7 +7,7 @@
 use super::tables::{is_hypervisor_slot, ENTRIES};
 use super::{Deferred, Mmu, MmuEnv, Slot};
 use crate::frame::{Frame, FrameType, UsageState};
-use alloc::collections::TryReserveError;
+use alloc::collections::{BinaryHeap, TryReserveError};
 use alloc::vec::Vec;
 use x86::Mfn;
 use xen_abi::layout::DomId;
@@ -70,8 +70,7 @@ impl Tally {
         let mut known = Vec::new();
         known.try_reserve_exact(domains.len())?;
         known.extend(domains.map(|id| (id.0, 0)));
-        known.sort_unstable();
-        Ok(Self { known, others: 0 })
+        Ok(Self { known: BinaryHeap::from(known).into_sorted_vec(), others: 0 })
     }
 
     /// One more frame of a domain's.

@@ -20,7 +20,7 @@ use ::channel::vif::rx::RxQueue;
 use ::channel::vif::tx::TxQueue;
 use ::channel::vif::waiting::Waiting;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::vec::Vec;
 use hv_core::evtchn::Binding;
 use hv_core::map;
@@ -126,16 +126,16 @@ impl Config {
 
     /// The switch gets the ports that it has now; the number of its table. ENOMEM: it keeps the old ones.
     pub(super) fn publish(&mut self, switch: u32) -> Result<u64, Errno> {
-        let all = || self.vifs.values().filter(|p| p.request.switch == switch);
+        let all = || self.vifs.iter().filter(|(_, p)| p.request.switch == switch);
         let mut plugged = Vec::new();
         plugged.try_reserve_exact(all().count()).map_err(|_| Errno::ENOMEM)?;
-        plugged.extend(all());
+        plugged.extend(all().map(|(place, p)| (p.number, *place)));
         // Of two with one address the later one counts, whichever place it has got.
-        plugged.sort_unstable_by_key(|p| p.number);
+        let plugged = BinaryHeap::from(plugged).into_sorted_vec();
         let card = card_of(self, switch);
         let mut ports = Vec::new();
         ports.try_reserve_exact(plugged.len() + 1).map_err(|_| Errno::ENOMEM)?;
-        ports.extend(plugged.iter().map(|p| Port {
+        ports.extend(plugged.iter().filter_map(|(_, place)| self.vifs.get(place)).map(|p| Port {
             id: PortId(p.handle.place()),
             nr_queues: p.nr_queues(),
             kind: p.kind(card.is_some()),

@@ -17,6 +17,7 @@ use twin_runtime::linux::pages::Pages;
 use twin_runtime::linux::pool::{Kind, Pool};
 use twin_runtime::linux::skb::{LARGEST, MOST_FOREIGN};
 use twin_runtime::linux::{Foreign, Kernel, Routine, Support};
+use twin_runtime::order::sort_by_key;
 use twin_runtime::stubs::Inline;
 use x86::{MachAddr, Mfn, PAGE_SIZE};
 use xen_abi::errno::Errno;
@@ -208,7 +209,7 @@ impl Common {
             *to = TwinLent { kind, object: *object, ..TwinLent::default() };
         }
         let gone = &mut gone[..count];
-        gone.sort_unstable_by_key(|(_, object)| *object);
+        sort_by_key(gone, |(_, object)| *object);
         held.retain(|held| {
             let is_gone = gone.binary_search_by_key(&held.object, |(_, object)| *object).is_ok();
             if is_gone {

@@ -16,6 +16,7 @@ use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use super::shares::{Holder, Shares};
+use crate::order::sort_by_key;
 pub use forgetting::Forgetting;
 pub use reclaim::Search;
 use table::Table;
@@ -465,7 +466,7 @@ impl Pool {
         }
         let gone = into.get_mut(..count).unwrap_or_default();
         self.nr_whole -= gone.iter().filter(|(kind, _)| *kind == Kind::Whole).count();
-        gone.sort_unstable();
+        sort_by_key(gone, |object| *object);
         let is_gone = |kind, address: u64| gone.binary_search(&(kind, address)).is_ok();
         self.skbs.objects.retain(|(a, _)| !is_gone(Kind::Whole, *a) && !is_gone(Kind::Bare, *a));
         self.fragments.objects.retain(|(a, _)| !is_gone(Kind::Fragment, *a));
