@@ -3,7 +3,7 @@
  *
  * A request is two 64-bit numbers: 1 (put) or 2 (get), and a count of 64 KiB blocks. Block n is stream n of the pattern.
  * Who receives checks each block; after a put the server answers with the number of blocks that were right.
- * Prints one line and returns 0 if every block is right. With a pause after each block it says how many there were so far, and
+ * Prints one line and returns 0 if every block is right. With a pause after each block, which may be of 0 ms, it says how many there were so far, and
  * waits as long as its kernel does.
  */
 #include <arpa/inet.h>
@@ -20,7 +20,8 @@
 
 enum { PORT = 7001, BLOCK = 65536, PUT = 1, GET = 2, STUCK_S = 300, PATIENT_S = 1800 };
 
-static useconds_t pause_us;
+/* Negative: none, and nothing is said. */
+static long pause_us = -1;
 static const char *broken = "not all blocks were right";
 
 static void fail(const char *why, uint64_t block)
@@ -53,10 +54,11 @@ static int transfer(int fd, void *buf, size_t len, int writing)
 /* So many blocks went, or came and were right. */
 static void rest(uint64_t blocks)
 {
-	if (!pause_us)
+	if (pause_us < 0)
 		return;
 	printf("tcp at %llu\n", (unsigned long long)blocks);
-	usleep(pause_us);
+	if (pause_us)
+		usleep(pause_us);
 }
 
 /* Sends `count` blocks; gives how many went. */
@@ -95,7 +97,7 @@ static uint64_t receive_blocks(int fd, uint64_t count)
 
 static void limit_waiting(int fd)
 {
-	struct timeval limit = { .tv_sec = pause_us ? PATIENT_S : STUCK_S };
+	struct timeval limit = { .tv_sec = pause_us >= 0 ? PATIENT_S : STUCK_S };
 
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
