@@ -133,7 +133,8 @@ fn goes_on(number: u32) -> u64 {
 }
 
 /// Verifies and loads, in portions between which other work of this CPU is done. The number of the place stands in the first
-/// argument meanwhile.
+/// argument meanwhile. What that has on the stack is not there while a twin runs.
+#[inline(never)]
 fn load(cx: &mut Caller, cmd: u32, arg: GuestPtr<op::TwinLoad>) -> Outcome {
     let mut request = arg.read()?;
     (request.rule, request.offset) = (op::NO_RULE, 0);

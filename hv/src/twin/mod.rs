@@ -339,8 +339,11 @@ pub fn stats(owner: Option<&Domain>, stats: &mut TwinStats) -> Result<(), Errno>
     Err(Errno::ENOENT)
 }
 
+// What these three have on the stack is not there while a twin runs.
+
 /// Lends buffers of `d`'s to its twin. Errors: ENOENT; EBUSY while it is loaded or unloaded; EFAULT; E2BIG for too many at once; as
 /// [`Common::lend`].
+#[inline(never)]
 pub fn lend(d: &Domain, lend: &TwinLend) -> Result<(), Errno> {
     let mut list = [TwinLent::default(); op::MAX_LENT_AT_ONCE as usize];
     let list = list.get_mut(..lend.count as usize).ok_or(Errno::E2BIG)?;
@@ -351,6 +354,7 @@ pub fn lend(d: &Domain, lend: &TwinLend) -> Result<(), Errno> {
 }
 
 /// Gives buffers back to `d` that it lent to its twin. Errors: as [`lend`]; EFAULT also if the list cannot be written: those are lost.
+#[inline(never)]
 pub fn recall(d: &Domain, lend: &mut TwinLend) -> Result<(), Errno> {
     let mut list = [TwinLent::default(); op::MAX_LENT_AT_ONCE as usize];
     let list = list.get_mut(..lend.count as usize).ok_or(Errno::E2BIG)?;
@@ -363,6 +367,7 @@ pub fn recall(d: &Domain, lend: &mut TwinLend) -> Result<(), Errno> {
 
 /// Moves what `d` has to do for its twin to where it says. Errors: ENOENT; EBUSY while it is loaded or unloaded; E2BIG for too many at
 /// once; EFAULT, and those are lost.
+#[inline(never)]
 pub fn fetch_notes(d: &Domain, notes: &mut TwinNotes) -> Result<(), Errno> {
     let mut list = [TwinNote::default(); op::MAX_NOTES_AT_ONCE as usize];
     let list = list.get_mut(..notes.count as usize).ok_or(Errno::E2BIG)?;
