@@ -111,12 +111,16 @@ do_store() {
 	asks=$!
 	# Nobody can end who waits in the kernel for an answer.
 	wait_for 320 eval "! kill -0 $asks" || { tell_of xenstored xenstore-control tandemd; return 1; }
-	wait $asks && xenstore-exists /local && tr '\0' ' ' < /proc/$(pidof xenstored)/cmdline | tee /tmp/store && grep -q -e '-U' /tmp/store
+	wait $asks || return 1
+	timeout 60 xenstore-exists /local || { tell_of xenstored tandemd; return 1; }
+	tr '\0' ' ' < /proc/$(pidof xenstored)/cmdline | tee /tmp/store && grep -q -e '-U' /tmp/store
 }
 # tell_of NAME...: where these programs are
 tell_of() {
 	local pid
-	for pid in $(pidof "$@"); do (cd /proc/$pid && head -n 40 comm status syscall stack fdinfo/* net/unix); done > /dev/console 2>&1
+	for pid in $(pidof "$@"); do (cd /proc/$pid && head -n 40 comm cmdline status syscall stack && ls -l fd && head fdinfo/*); done > /dev/console 2>&1
+	# Where each process waits.
+	echo 1 > /proc/sys/kernel/sysrq && echo w > /proc/sysrq-trigger
 }
 ends_store() { g1_goes_on; }
 
