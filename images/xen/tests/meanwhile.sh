@@ -119,8 +119,9 @@ do_store() {
 tell_of() {
 	local pid
 	for pid in $(pidof "$@"); do (cd /proc/$pid && head -n 40 comm cmdline status syscall stack && ls -l fd && head fdinfo/*); done > /dev/console 2>&1
-	# Where each process waits.
+	# Where each process waits, and who was ended by a signal.
 	echo 1 > /proc/sys/kernel/sysrq && echo w > /proc/sysrq-trigger
+	{ for pid in "$@"; do echo "$pid: $(pidof $pid)"; done; dmesg | tail -n 5; } > /dev/console
 }
 ends_store() { g1_goes_on; }
 
