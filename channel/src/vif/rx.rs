@@ -44,7 +44,7 @@ pub enum Delivered {
 pub const MOST_SEGMENTS: u32 = 128;
 
 /// Slots that a guest has not read, from which on it gets nothing more, if it is to have few of them: what Linux reads at one time.
-pub const FEW: u32 = 64;
+pub const MOST_UNREAD: u32 = 64;
 
 /// How far a packet that is cut for its receiver has got: begins as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct RxQueue<P> {
     dead: Option<RingError>,
     /// Pages that the guest posts when it has read everything, as far as is known. Those that are missing it has not read.
     posts: u32,
-    /// Pages that stay posted: nothing is put into them. 0, or all that it posts but for [`FEW`].
+    /// Pages that stay posted: nothing is put into them. 0, or all that it posts but for [`MOST_UNREAD`].
     kept_free: u32,
     /// `req_prod` and `rsp_prod` when it was last found that there are too many that it has not read.
     found_at: Option<(u32, u32)>,
@@ -91,10 +91,10 @@ impl<P: SharedPage> RxQueue<P> {
         self.accepts.gso(kind)
     }
 
-    /// From now on the guest has about [`FEW`] slots at most that it has not read; or as many as it posts.
+    /// From now on the guest has about [`MOST_UNREAD`] slots at most that it has not read; or as many as it posts.
     #[inline]
     pub fn keep_few_unread(&mut self, few: bool) {
-        self.kept_free = if few { self.posts.saturating_sub(FEW) } else { 0 };
+        self.kept_free = if few { self.posts.saturating_sub(MOST_UNREAD) } else { 0 };
     }
 
     /// Posted pages that may be filled now.
@@ -316,7 +316,7 @@ impl<P: SharedPage> RxQueue<P> {
         }
         self.learn()?;
         // Not for each slot that it reads.
-        let is_asked_for = self.ring.ask_for_event(self.kept_free + slots.max(FEW / 2))?;
+        let is_asked_for = self.ring.ask_for_event(self.kept_free + slots.max(MOST_UNREAD / 2))?;
         Ok(is_asked_for || self.room()? >= slots)
     }
 }

@@ -238,7 +238,7 @@ fn one_that_is_to_have_few_unread_has_no_more() {
     rig.receiver.post(256);
     rig.receiver.kick();
     rig.rx.keep_few_unread(true);
-    assert_eq!(fill(&mut rig), FEW);
+    assert_eq!(fill(&mut rig), MOST_UNREAD);
     assert_eq!(rig.rx.ask_for_event(1), Ok(false));
     // An event comes when it has read half of them, and there is room for as many.
     let mut read = 0;
@@ -248,16 +248,16 @@ fn one_that_is_to_have_few_unread_has_no_more() {
         rig.receiver.post(1);
         rig.receiver.kick().1
     } {}
-    assert_eq!((read, fill(&mut rig)), (FEW / 2, FEW / 2));
+    assert_eq!((read, fill(&mut rig)), (MOST_UNREAD / 2, MOST_UNREAD / 2));
     // Nobody else sends any more: it gets what there is room for.
     rig.rx.keep_few_unread(false);
-    assert_eq!(fill(&mut rig), 256 - FEW);
+    assert_eq!(fill(&mut rig), 256 - MOST_UNREAD);
     // And then somebody does: nothing, until most of that is read.
     rig.rx.keep_few_unread(true);
     assert_eq!(rig.receiver.receive().0.len(), 256);
     rig.receiver.post(256);
     rig.receiver.kick();
-    assert_eq!(fill(&mut rig), FEW);
+    assert_eq!(fill(&mut rig), MOST_UNREAD);
 }
 
 #[test]
@@ -270,9 +270,9 @@ fn one_that_posts_fewer_pages_is_known_to_have_read_them() {
         rig.rx.keep_few_unread(true);
         // It waits for the first packet.
         assert_eq!((fill(&mut rig), rig.rx.ask_for_event(1)), (0, Ok(true)));
-        assert_eq!(fill(&mut rig), posted.min(FEW));
+        assert_eq!(fill(&mut rig), posted.min(MOST_UNREAD));
         // One that looks by itself never says that it waits; but nothing moves.
-        rig.receiver.receive_some(FEW as usize);
+        rig.receiver.receive_some(MOST_UNREAD as usize);
         rig.receiver.post(posted / 2 + 1);
         rig.receiver.kick();
         let mut asked = 0;
