@@ -32,8 +32,8 @@ pub struct Seen {
     pub far: u32,
     /// That back end was told that its front end does not come again, so who runs scripts in the driver domain takes it away when it has closed.
     pub is_dismissed: bool,
-    /// It is waited for that: whoever runs scripts there does nothing for the next disk of that place before.
-    pub is_unplugged: bool,
+    /// It has closed, and is given time for that: who runs scripts there does nothing for the next disk of that place before.
+    pub is_unplugging: bool,
     /// A script has told that back end which device it is. That is looked at only while the back end waits for it.
     pub has_medium: bool,
     /// The back end that it is attached to says that its medium is larger than the guest was told.
@@ -146,7 +146,7 @@ fn keep_far(seen: &Seen) -> Option<Step> {
         (state::CONNECTED, _) | (state::INITIALISED, state::CLOSING | state::CLOSED) if !seen.is_attached => {
             Some(Step::ShowFar(state::CLOSED))
         }
-        (state::CLOSED, state::CLOSED) if seen.is_dismissed => (!seen.is_unplugged).then_some(Step::Introduce),
+        (state::CLOSED, state::CLOSED) if seen.is_dismissed => (!seen.is_unplugging).then_some(Step::Introduce),
         (state::CLOSED, state::CLOSED) => Some(Step::ShowFar(state::INITIALISING)),
         _ => None,
     }
@@ -157,7 +157,7 @@ fn leave_far(seen: &Seen) -> Option<Step> {
     match (seen.near, seen.far) {
         (state::UNKNOWN, state::UNKNOWN) => None,
         (_, state::UNKNOWN) => Some(Step::ForgetFar),
-        (_, state::CLOSED) if seen.is_dismissed => (!seen.is_unplugged).then_some(Step::ForgetFar),
+        (_, state::CLOSED) if seen.is_dismissed => (!seen.is_unplugging).then_some(Step::ForgetFar),
         (state::CLOSED, _) if seen.is_dismissed => None,
         _ => Some(Step::Dismiss),
     }
@@ -180,7 +180,7 @@ mod tests {
         near: state::UNKNOWN,
         far: state::UNKNOWN,
         is_dismissed: false,
-        is_unplugged: false,
+        is_unplugging: false,
         has_medium: true,
         has_grown: false,
     };
@@ -343,10 +343,10 @@ mod tests {
         assert_eq!(next(&left), Some(Step::Dismiss));
         // One that had closed by itself is told, too.
         assert_eq!(next(&Seen { near: state::CLOSED, far: state::CLOSED, ..left }), Some(Step::Dismiss));
-        let told = Seen { is_dismissed: true, is_unplugged: true, near: state::CLOSED, ..left };
+        let told = Seen { is_dismissed: true, is_unplugging: true, near: state::CLOSED, ..left };
         assert_eq!((next(&told), next(&Seen { far: state::CLOSED, ..told })), (None, None));
         assert_eq!(next(&Seen { far: state::UNKNOWN, ..told }), Some(Step::ForgetFar));
-        let over = Seen { is_unplugged: false, far: state::CLOSED, ..told };
+        let over = Seen { is_unplugging: false, far: state::CLOSED, ..told };
         assert_eq!(next(&over), Some(Step::ForgetFar));
         // It may be wanted again meanwhile.
         let wanted = |seen: Seen| next(&Seen { back: Some(ONLINE), front: state::INITIALISING, ..seen });

@@ -409,7 +409,7 @@ impl DiskService {
             }
             _ => false,
         };
-        let is_unplugged = if is_dismissed && far == state::CLOSED {
+        let is_unplugging = if is_dismissed && far == state::CLOSED {
             now < *self.unplugged.entry(device).or_insert(now) + UNTIL_UNPLUGGED
         } else {
             self.unplugged.remove(&device);
@@ -442,7 +442,7 @@ impl DiskService {
             near,
             far,
             is_dismissed,
-            is_unplugged,
+            is_unplugging,
             has_medium,
             has_grown,
         })
