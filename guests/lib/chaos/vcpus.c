@@ -481,16 +481,29 @@ void call_roll(void (*prepare)(void))
 	release_vcpus();
 }
 
-void stop_vcpus(void)
+/* Takes all others down. Were they, already? */
+static bool take_down(u64 until)
 {
-	board.is_held = true;
+	bool were_down = true;
 	for (u32 v = 1; v < board.nr_vcpus; v++) {
-		HC3(vcpu_op, VCPUOP_down, v, 0);
-		for (u64 until = tsc() + PATIENCE_MS * tsc_per_ms; runstate_of(v) <= RUNNABLE;)
+		if (runstate_of(v) <= RUNNABLE) {
+			were_down = false;
 			if (tsc() > until) {
-				check(false, "vCPU %u does not stop, in its operation %lu, %s", v, board.of[v].operation - 1,
-				      board.of[v].doing);
+				check(false, "vCPU %u does not stop, in its operation %lu, %s%s", v, board.of[v].operation - 1,
+				      board.of[v].doing, board.of[v].is_here ? ", which has ended" : "");
 				fail();
 			}
+		}
+		HC3(vcpu_op, VCPUOP_down, v, 0);
 	}
+	return were_down;
+}
+
+void stop_vcpus(void)
+{
+	u64 until = tsc() + PATIENCE_MS * tsc_per_ms;
+	board.is_held = true;
+	/* One that still runs may bring up another that was seen down. After a look that found none running nobody does. */
+	while (!take_down(until) || !take_down(until))
+		;
 }
