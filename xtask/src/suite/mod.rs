@@ -23,6 +23,7 @@ mod screen;
 mod side_by_side;
 mod smap;
 mod steady;
+mod took;
 mod turns;
 mod twins;
 mod unit;
@@ -33,8 +34,10 @@ use crate::run::{ended, relative};
 use anyhow::{anyhow, bail, ensure, Result};
 use host::Ticks;
 use std::sync::Mutex;
+use std::time::Instant;
 use testbed::images::{self, Images};
 use testbed::machine::{Ending, Hypervisor, Outcome, Qemu};
+use took::Took;
 use turns::When;
 
 /// What a boot test gets.
@@ -235,6 +238,7 @@ fn boot(bed: &Bed, jobs: Option<usize>, tests: &mut [Test], score: &mut Score) {
         tests.sort_by_key(rank);
     }
     println!();
+    let (start, mut took) = (Instant::now(), Took::default());
     side_by_side::run(
         tests,
         workers,
@@ -245,8 +249,12 @@ fn boot(bed: &Bed, jobs: Option<usize>, tests: &mut [Test], score: &mut Score) {
                 None => error,
             })
         },
-        |test, seconds, result| score.note(test.level, &test.name, seconds, result),
+        |test, seconds, result| {
+            took.note(test.level, &test.name, seconds);
+            score.note(test.level, &test.name, seconds, result);
+        },
     );
+    println!("     boot tests took {:.0} s: {took}", start.elapsed().as_secs_f32());
 }
 
 /// Long tests get low numbers. With the short ones last no CPU is idle while another does one long test at the end.
