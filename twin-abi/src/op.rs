@@ -2,6 +2,9 @@
 //!
 //! `twin_op(cmd, arg)`: `cmd` in rdi, the address of the command's structure in rsi. All fields are little-endian and there is
 //! no padding. A domain may only name its own twins.
+//!
+//! Each command that names a twin may answer ENOENT: the domain has none of this number; and, unless something else is said, EBUSY: it is being
+//! loaded or unloaded.
 
 /// The number of the hypercall (`__HYPERVISOR_arch_7`).
 pub const HYPERVISOR_TWIN_OP: u64 = 55;
@@ -11,18 +14,21 @@ pub const HYPERVISOR_TWIN_OP: u64 = 55;
 pub const TWINOP_LOAD: u32 = 0;
 /// Forgets a twin: [`TwinName`].
 pub const TWINOP_UNLOAD: u32 = 1;
-/// Runs a function of a twin: [`TwinCall`].
+/// Runs a function of a twin: [`TwinCall`]. ESRCH: the image's table of addresses has no such function. EBUSY also if the twin has a card, or if all its instances
+/// are in use. EIO: it is disabled.
 pub const TWINOP_CALL: u32 = 2;
 /// What became of a twin so far: [`TwinStatus`].
 pub const TWINOP_STATUS: u32 = 3;
-/// Goes on with an invocation that waits for a function of the domain: [`TwinCall`].
+/// Goes on with an invocation that waits for a function of the domain: [`TwinCall`]. ENOENT also if none waits in this instance. EBUSY: it waits for what the domain
+/// has not fetched ([`TWINOP_NEXT`]). EIO: the twin is disabled.
 pub const TWINOP_RESUME: u32 = 4;
-/// Lends buffers to a twin: [`TwinLend`].
+/// Lends buffers to a twin: [`TwinLend`]. E2BIG: more than [`MAX_LENT_AT_ONCE`].
 pub const TWINOP_LEND: u32 = 5;
-/// Fetches what the domain has to do for a twin: [`TwinNotes`].
+/// Fetches what the domain has to do for a twin: [`TwinNotes`]. E2BIG: more than [`MAX_NOTES_AT_ONCE`]. EFAULT: the list cannot be written, and those are lost.
 pub const TWINOP_NOTES: u32 = 6;
 /// Gives a twin its network card: [`TwinAttach`]. From now on the hypervisor sends what the switch has for the outside by the twin,
-/// serves the card's interrupts by it, and passes on what it receives.
+/// serves the card's interrupts by it, and passes on what it receives. ENODEV: the interface is no switch's way out. EBUSY also if the twin, or the switch, has a card, and
+/// while the twin runs or waits for the domain. EIO: it is disabled. EMSGSIZE: see [`TwinAttach::max_frame`]. ENOMEM: nothing has changed.
 pub const TWINOP_ATTACH: u32 = 7;
 /// Takes the card away from its twin, with all that is on its way: [`TwinName`]. The domain's driver goes on alone.
 pub const TWINOP_DETACH: u32 = 8;
@@ -32,7 +38,7 @@ pub const TWINOP_DETACH: u32 = 8;
 pub const TWINOP_NEXT: u32 = 9;
 /// Takes lent buffers back that the twin does not use: [`TwinLend`], of which `count` is room in the list when it comes in, and how many
 /// were written when it goes out, 0 if the twin has none left that it does not use. Of each [`TwinLent`] kind and object are out. What
-/// is not given back is with the domain's driver, whose own reference goes on to count.
+/// is not given back is with the domain's driver, whose own reference goes on to count. E2BIG: more than [`MAX_LENT_AT_ONCE`]. EFAULT: the list cannot be written, and those are lost.
 pub const TWINOP_RECALL: u32 = 10;
 /// What a twin has done so far, and what disabled it: [`TwinStats`]. ENOENT: there is none from this number on.
 pub const TWINOP_STATS: u32 = 11;

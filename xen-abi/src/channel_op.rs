@@ -77,7 +77,7 @@ pub const CHANNELOP_SNAPSHOT_TAKE: u32 = 17;
 /// cannot go back, and nothing has changed: [`ChannelSnapshot::why`]. ENOMEM: nothing has changed. EIO: it was on its way, and cannot go on: it
 /// is fit for nothing but to be destroyed.
 pub const CHANNELOP_SNAPSHOT_ROLL_BACK: u32 = 18;
-/// Forgets a domain's snapshot: [`ChannelSnapshot`]. ESRCH, ENOENT. EBUSY: the domain is on its way back.
+/// Forgets a domain's snapshot: [`ChannelSnapshot`]. ESRCH, ENOENT. EBUSY: it is being taken, or the domain is on its way back, or could not get there.
 pub const CHANNELOP_SNAPSHOT_DROP: u32 = 19;
 /// Whether a domain has a snapshot, and what it takes: [`ChannelSnapshot`]. ESRCH.
 pub const CHANNELOP_SNAPSHOT_STATUS: u32 = 20;
