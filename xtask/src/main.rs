@@ -29,9 +29,9 @@ const HELP: &str = "\
 usage: ./tandem COMMAND [OPTIONS]
 
   run                  boot the hypervisor with Debian as dom0 in QEMU and show that it works; PASS or FAIL
-  test [LEVEL] [NAME]  tests; LEVEL is unit, twin, boot, guests, linux or xl; NAME selects by part of a name;
+  test [LEVEL [NAME]]  tests; LEVEL is unit, twin, boot, guests, linux or xl; NAME selects by part of a name;
                        test xl --table runs on stock Xen too and writes docs/toolstack-checks.md; --operations N and --seed N are for
-                       tests of many deaths, faults and hostile domains
+                       tests of many deaths, faults and hostile domains (of a-busy-*: so many seconds)
   shell                a console in dom0; with --toolstack one that has xl and images of guests
   build                the hypervisor's ELF image, target/tandem.elf
   bench boot|lmbench   instruction counts beside stock Xen and native Linux
@@ -55,7 +55,7 @@ usage: ./tandem COMMAND [OPTIONS]
                        these five of a twin also take --mode, --no-bmi, --counted, --reuse access|block|flow: docs/twin.md
   bench twin           instructions and cycles of twins: target/bench/twin.csv and plots
   guests [NAME]        the tiny PV kernels under guests/, a verdict for each; --table writes docs/test-guests.md;
-                       --operations N, --seed N and --vcpus N are for random-* and hostile-*; --iommu vtd|amd-vi
+                       --operations N, --seed N and --vcpus N are for random-* and hostile-*; --iommu vtd|amd-vi|none
   fuzz [NAME]          fuzz targets, a minute each or --seconds N
   mutants [NAME]       each rule of the twin's verifier made wrong, one at a time: does a test notice?
   size                 lines of code and unsafe blocks of the trusted part; lines of glue for stock drivers
@@ -66,12 +66,13 @@ usage: ./tandem COMMAND [OPTIONS]
   images               only build or fetch what boots; --full: what the long tests need, too
 
 options:
-  --hypervisor ELF|xen|none   boot this instead of target/tandem.elf (xen: Debian's Xen 4.17; none: native Linux)
+  --hypervisor ELF|xen|none   boot this instead of target/tandem.elf (xen: Debian's Xen 4.17; none: native Linux);
+                              if nothing is said, what the environment has as TANDEM_HYPERVISOR
   --qemu 7.2|10               run machines in the QEMU that is installed (Debian 12: 7.2), or in version 10 from Debian's
                               backports, with every processor feature that it has, SMEP, SMAP and UMIP among them
   --cpus N                    CPUs of the machine (run, shell)
   --jobs N                    test: boot tests side by side; by default one for each CPU and 4 GiB of free memory, at most 4
-  --turn N                    test: of the tests that take turns, those of this turn (1 to 3); if nothing is said the commit chooses
+  --turn N                    test: of the tests that take turns, those of this turn (1 to 4); if nothing is said the commit chooses
   --mib N                     data per device and direction in mebibytes
   --seconds N                 how long to fuzz each target, or to run each of stress-ng's stressors
   --full                      the long tests: 1 GiB per device, stress-ng, xz, gcc

@@ -109,6 +109,11 @@ mod tests {
     }
 
     #[test]
+    fn the_help_says_how_many_turns_there_are() {
+        assert!(crate::HELP.contains(&format!("(1 to {TURNS})")));
+    }
+
+    #[test]
     fn every_line_of_the_list_names_tests_and_each_turn_has_as_many() {
         let tests: Vec<String> = suite::all().into_iter().map(|test| test.name).collect();
         for line in lines() {
