@@ -60,19 +60,21 @@ pub struct RxQueue<P> {
     /// What the guest has got.
     pub stats: RxStats,
     dead: Option<RingError>,
-    /// Pages that the guest posts when it has read everything, as far as is known. Those that are missing it has not read.
+    /// Pages that the guest posts when it has read everything: the most that were seen since it last had. Those that are missing it has not read.
     posts: u32,
-    /// Pages that stay posted: nothing is put into them. 0, or all that it posts but for [`MOST_UNREAD`].
-    kept_free: u32,
+    /// It is to have few slots that it has not read.
+    few: bool,
     /// `req_prod` and `rsp_prod` when it was last found that there are too many that it has not read.
     found_at: Option<(u32, u32)>,
+    /// As long as `req_prod` is this, so many pages stay posted at most.
+    relaxed: Option<(u32, u32)>,
 }
 
 impl<P: SharedPage> RxQueue<P> {
     /// Takes up the ring in `page`.
     pub fn attach(page: P, accepts: Accepts) -> Result<Self, RingError> {
-        let (ring, stats, posts) = (BackRing::attach(page)?, RxStats::default(), XEN_NETIF_RX_RING_SIZE);
-        Ok(RxQueue { ring, accepts, stats, dead: None, posts, kept_free: 0, found_at: None })
+        let (ring, stats) = (BackRing::attach(page)?, RxStats::default());
+        Ok(RxQueue { ring, accepts, stats, dead: None, posts: 0, few: false, found_at: None, relaxed: None })
     }
 
     /// The ring's page.
@@ -94,26 +96,38 @@ impl<P: SharedPage> RxQueue<P> {
     /// From now on the guest has about [`MOST_UNREAD`] slots at most that it has not read; or as many as it posts.
     #[inline]
     pub fn keep_few_unread(&mut self, few: bool) {
-        self.kept_free = if few { self.posts.saturating_sub(MOST_UNREAD) } else { 0 };
+        self.few = few;
     }
 
     /// Posted pages that may be filled now.
     #[inline]
-    fn room(&self) -> Result<u32, RingError> {
-        Ok(self.ring.available()?.saturating_sub(self.kept_free))
+    fn room(&mut self) -> Result<u32, RingError> {
+        let posted = self.ring.available()?;
+        self.posts = self.posts.max(posted);
+        Ok(if self.few { posted.saturating_sub(self.kept_free()) } else { posted })
     }
 
-    /// It is not so that the guest has too many that it has not read: it posts fewer pages than was known. So it is if it waits for the next packet; and if
-    /// nothing has moved since this was asked last, since else both would wait for each other.
+    /// Pages that stay posted, if it is to have few slots that it has not read: nothing is put into them.
+    #[inline]
+    fn kept_free(&self) -> u32 {
+        let kept_free = self.posts.saturating_sub(MOST_UNREAD);
+        match self.relaxed {
+            Some((req_prod, relaxed)) if req_prod == self.ring.indices().req_prod => kept_free.min(relaxed),
+            _ => kept_free,
+        }
+    }
+
+    /// Is it so that the guest has too many that it has not read? If it waits for the next packet it has read all, and posts fewer pages than before. If nothing has
+    /// moved since this was asked last, either it has been kept from reading, or it posts fewer pages and does not say that it waits: it gets some more, once, or both
+    /// would wait for each other.
     fn learn(&mut self) -> Result<(), RingError> {
         let posted = self.ring.available()?;
-        let Indices { req_prod, rsp_prod, pushed, rsp_event, .. } = self.ring.indices();
-        let is_waiting = rsp_event == pushed.wrapping_add(1);
-        let has_stopped = self.found_at.replace((req_prod, rsp_prod)) == Some((req_prod, rsp_prod));
-        if is_waiting || has_stopped || posted > self.posts {
+        let Indices { req_prod, rsp_prod, rsp_event, .. } = self.ring.indices();
+        if rsp_event == rsp_prod.wrapping_add(1) {
             self.posts = posted;
-            self.keep_few_unread(true);
         }
+        let has_stopped = self.found_at.replace((req_prod, rsp_prod)) == Some((req_prod, rsp_prod));
+        self.relaxed = has_stopped.then_some((req_prod, posted.saturating_sub(MOST_UNREAD)));
         Ok(())
     }
 
@@ -311,12 +325,16 @@ impl<P: SharedPage> RxQueue<P> {
     }
 
     fn ask(&mut self, slots: u32) -> Result<bool, RingError> {
-        if self.kept_free == 0 {
+        if !self.few {
             return self.ring.ask_for_event(slots);
         }
         self.learn()?;
         // Not for each slot that it reads.
-        let is_asked_for = self.ring.ask_for_event(self.kept_free + slots.max(MOST_UNREAD / 2))?;
+        let wanted = match self.posts.saturating_sub(MOST_UNREAD) {
+            0 => slots,
+            kept_free => kept_free + slots.max(MOST_UNREAD / 2),
+        };
+        let is_asked_for = self.ring.ask_for_event(wanted)?;
         Ok(is_asked_for || self.room()? >= slots)
     }
 }
