@@ -223,6 +223,8 @@ impl Receiver {
             return None;
         }
         let guest = rx.line.guest()?;
+        // What comes from a card does not wait, so all of the ring is for it.
+        rx.queue.keep_few_unread(false);
         let merger = rx.merger.take();
         Some(Self { port, guest, side, merger })
     }
