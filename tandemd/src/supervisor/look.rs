@@ -132,6 +132,8 @@ pub struct Look {
     pub disks_without: Vec<Device>,
     /// All devices of its configuration are in the machine.
     pub has_devices: bool,
+    /// One that the driver domain has is not in the machine any more; or, if it has none yet, one of its configuration.
+    pub has_lost: bool,
     /// The service's own domain is there, to which its interface has to be connected, and those of other services that its configuration names as back ends.
     pub is_served: bool,
     /// A network by which it reaches what it serves has no way out just now: it can do nothing, and it is not its fault.

@@ -379,7 +379,7 @@ impl Machine {
             Some(_) => return None,
             None => {}
         }
-        if !look.has_devices {
+        if look.has_lost {
             return Some(Cause::DeviceGone);
         }
         None

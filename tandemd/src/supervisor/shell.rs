@@ -103,6 +103,8 @@ pub struct Shell {
     bereft: Option<(u16, Duration)>,
     /// The domain of the driver domain's name, as of the last time that domains came or went.
     domain: Option<u16>,
+    /// The devices that it has, those too that are not in the machine any more.
+    held: Option<(u16, Vec<String>)>,
     /// The one that was seen to have all devices.
     whole: Option<u16>,
     /// The one whose devices were seen to be turned on.
@@ -194,6 +196,7 @@ impl Shell {
             toolstack,
             bereft: None,
             domain: None,
+            held: None,
             whole: None,
             probed: None,
             linked: None,
@@ -306,7 +309,7 @@ impl Shell {
         };
         let way = match (&domain, self.kind) {
             (Some(domain), Kind::Net) => self.way_of(domain.id)?,
-            (Some(domain), Kind::Disk) => self.way_to_disks(domain, has_all, &all)?,
+            (Some(domain), Kind::Disk) => self.way_to_disks(domain, &all)?,
             (None, _) => None,
         };
         let is_its = |disk: &&ChannelDiskStatus| domain.as_ref().is_some_and(|domain| domain.id == disk.back);
@@ -344,6 +347,7 @@ impl Shell {
             let is_idle = domain.is_none() && matches!(errand, Errand::None) && self.beside.is_none();
             let missing = self.miss(now, is_idle)?;
             self.has_devices = (missing.is_empty(), now);
+            self.note_held(domain.as_ref().map(|d| d.id))?;
             let by = self.named_by();
             if let Some(said) = self.missing.look(missing, &by) {
                 eprintln!("{}: {}: {said}", self.service, self.driver);
@@ -351,6 +355,7 @@ impl Shell {
         }
         // While there is one, or one is at work, they may be with nobody for a moment.
         let is_settled = domain.is_some() || !matches!(errand, Errand::None) || self.beside.is_some();
+        let has_lost = self.has_lost(domain.as_ref().map(|d| d.id));
         let has_devices = self.has_devices.0 && (is_settled || self.are_assigned(now));
         let is_served = self.served.is_some() && self.behind.iter().all(|service| service.domain.is_some());
         let is_cut_off = domain.is_some() && self.is_cut_off()?;
@@ -384,6 +389,7 @@ impl Shell {
             disks,
             disks_without,
             has_devices,
+            has_lost,
             is_served,
             is_cut_off,
             are_all_ended,

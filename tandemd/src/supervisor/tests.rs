@@ -496,6 +496,23 @@ fn it_waits_for_a_device_that_is_gone() {
 }
 
 #[test]
+fn who_runs_is_not_ended_for_a_device_that_it_has_never_had() {
+    let mut world = World::up();
+    world.lacks_another = true;
+    world.run(Duration::from_secs(100));
+    world.kill();
+    world.run(Duration::from_secs(100));
+    assert!(world.is_well() && world.domain.as_ref().unwrap().id == 1, "{:?}", world.log);
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(100));
+    assert_eq!((world.count("device-gone"), world.domain.is_none()), (0, true));
+    assert_eq!(world.log.iter().filter(|line| line.contains("waits for its device")).count(), 1);
+    world.lacks_another = false;
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well());
+}
+
+#[test]
 fn one_that_was_left_half_built_is_replaced() {
     let mut world = World::with(Settings { ready_s: 1000, ..settings() });
     world.add_domain();
@@ -513,6 +530,7 @@ enum Event {
     StandbyEnds,
     StandbyDestroyed,
     Device(bool),
+    Another(bool),
     CandidateEnds,
     CandidateDestroyed,
     Upgrade(Option<Flaw>),
@@ -548,6 +566,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => Just(Event::CandidateDestroyed),
         3 => proptest::option::of(flaw).prop_map(Event::Upgrade),
         1 => any::<bool>().prop_map(Event::Device),
+        1 => any::<bool>().prop_map(Event::Another),
         2 => prop_oneof![Just(Native::Works), Just(Native::Fails), Just(Native::IsKilled)].prop_map(Event::Native),
         1 => Just(Event::SnapshotsLost),
         1 => Just(Event::MachineStartsAnew),
@@ -598,6 +617,7 @@ proptest! {
                 Event::CandidateDestroyed => world.candidate = None,
                 Event::Upgrade(flaw) => { let _ = world.upgrade(flaw); }
                 Event::Device(is_there) => world.has_devices = is_there,
+                Event::Another(is_there) => world.lacks_another = !is_there,
                 Event::Native(native) => world.native = native,
                 Event::SnapshotsLost => world.all_mut().for_each(|d| d.is_noted = false),
                 Event::MachineStartsAnew => {
@@ -618,7 +638,7 @@ proptest! {
                 }
             }
         }
-        (world.has_devices, world.are_all_ended) = (true, false);
+        (world.has_devices, world.lacks_another, world.are_all_ended) = (true, false, false);
         // One that is believed errs as long as it lives.
         if let Some(d) = world.domain.as_mut().filter(|d| d.does == Does::Errs) {
             d.does = Does::Its;

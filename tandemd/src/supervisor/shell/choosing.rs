@@ -104,6 +104,12 @@ pub fn missing(wants: &[Want], choice: &Choice, is_there: impl Fn(&str) -> bool)
     missing
 }
 
+/// The devices of a domain that has `has` and had `before`: what has left the machine is still its, what somebody has taken from it is not.
+fn held(before: Vec<String>, has: Vec<String>, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+    let gone: Vec<String> = before.into_iter().filter(|name| !has.contains(name) && !is_there(name)).collect();
+    has.into_iter().chain(gone).collect()
+}
+
 /// What is said of a choice that is not the one before.
 fn changes(wants: &[Want], before: &Choice, now: &Choice) -> Vec<String> {
     let of = |choice: &Choice, n: usize| choice.found.get(n).cloned().flatten();
@@ -171,6 +177,32 @@ impl Shell {
         self.devices.iter().all(|device| pci::reaches_memory(&device.name))
     }
 
+    /// Notes which devices `domain` has. What its configuration says may be of the next one.
+    pub(super) fn note_held(&mut self, domain: Option<u16>) -> Result<()> {
+        let Some(domain) = domain else {
+            self.held = None;
+            return Ok(());
+        };
+        let has = pci::devices_of(domain, &mut self.store)?;
+        let before = self.held.take().filter(|(id, _)| *id == domain);
+        self.held = Some((domain, held(before.map(|(_, held)| held).unwrap_or_default(), has, pci::is_there)));
+        Ok(())
+    }
+
+    /// Whether one that `domain` has is not in the machine any more; or, if it has none yet, one of its configuration.
+    pub(super) fn has_lost(&self, domain: Option<u16>) -> bool {
+        match &self.held {
+            Some((id, held)) if Some(*id) == domain && !held.is_empty() => held.iter().any(|name| !pci::is_there(name)),
+            _ => !self.has_devices.0,
+        }
+    }
+
+    /// Whether it has devices, if it is to have any, and has turned on those that it has.
+    pub(super) fn drives_its_own(&mut self, domain: u16) -> Result<bool> {
+        let has = pci::devices_of(domain, &mut self.store)?;
+        Ok((self.devices.is_empty() || !has.is_empty()) && has.iter().all(|name| pci::reaches_memory(name)))
+    }
+
     /// Whether it has all devices; who had them once is not asked again.
     pub(super) fn has_all(&mut self, domain: u16) -> Result<bool> {
         if self.whole != Some(domain) {
@@ -210,6 +242,18 @@ mod tests {
 
     fn wants() -> Vec<Want> {
         ["network", "0000:00:05.0", "nvme"].map(|said| Want::parse(said).unwrap()).to_vec()
+    }
+
+    #[test]
+    fn what_was_taken_from_a_domain_is_not_its_and_what_is_gone_is() {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let held = |before: &[&str], has: &[&str], gone: &[&str]| {
+            held(names(before), names(has), |name| !gone.contains(&name))
+        };
+        assert_eq!(held(&[], &["a", "b"], &["b"]), ["a", "b"]);
+        assert_eq!(held(&["a", "b"], &["a"], &[]), ["a"]);
+        assert_eq!(held(&["a", "b"], &["a"], &["b"]), ["a", "b"]);
+        assert!(held(&["a"], &[], &[]).is_empty());
     }
 
     #[test]

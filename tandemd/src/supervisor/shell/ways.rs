@@ -97,12 +97,7 @@ impl Shell {
     }
 
     /// The way to the service's disks, if it is by this domain: it is the back end of one, or could be and none waits for it.
-    pub(super) fn way_to_disks(
-        &mut self,
-        domain: &Domain,
-        has_all: bool,
-        all: &[ChannelDiskStatus],
-    ) -> Result<Option<Way>> {
+    pub(super) fn way_to_disks(&mut self, domain: &Domain, all: &[ChannelDiskStatus]) -> Result<Option<Way>> {
         if self.served.is_none() {
             return Ok(None);
         }
@@ -110,8 +105,8 @@ impl Shell {
         let count: u64 = all.iter().map(answered).sum();
         let own: Vec<&ChannelDiskStatus> = all.iter().filter(|disk| disk.back == domain.id).collect();
         let nobody_waits = !all.iter().any(is_missed) || self.answered.is_of(domain.id);
-        let has_booted = || has_all && self.are_probed() && domain.beats.iter().any(|beat| beat.upcalls > 0);
-        if own.is_empty() && !(nobody_waits && has_booted()) {
+        let has_booted = domain.beats.iter().any(|beat| beat.upcalls > 0);
+        if own.is_empty() && !(nobody_waits && has_booted && self.drives_its_own(domain.id)?) {
             self.answered.see_none(count);
             return Ok(None);
         }

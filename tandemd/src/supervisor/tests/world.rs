@@ -91,6 +91,8 @@ pub struct World {
     pub noting: Option<(u16, Duration)>,
     pub nr_domains: u16,
     pub has_devices: bool,
+    /// Its configuration names a device more, which no instance has had.
+    pub lacks_another: bool,
     /// The machine has memory for an instance more, and says so; the toolstack finds none as long as something is left of others.
     pub has_room: bool,
     pub is_full: bool,
@@ -137,6 +139,7 @@ impl World {
             noting: None,
             nr_domains: 0,
             has_devices: true,
+            lacks_another: false,
             has_room: false,
             is_full: false,
             are_all_ended: false,
