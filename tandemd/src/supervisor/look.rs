@@ -1,5 +1,6 @@
 //! What the machine sees and does: a look at everything, and acts.
 
+use super::files::MissingFiles;
 use super::health::{Beat, Queue};
 use crate::device::Device;
 use std::time::Duration;
@@ -134,6 +135,8 @@ pub struct Look {
     pub has_devices: bool,
     /// One that the driver domain has is not in the machine any more; or, if it has none yet, one of its configuration.
     pub has_lost: bool,
+    /// Files without which another instance cannot be created.
+    pub missing: MissingFiles,
     /// The service's own domain is there, to which its interface has to be connected, and those of other services that its configuration names as back ends.
     pub is_served: bool,
     /// A network by which it reaches what it serves has no way out just now: it can do nothing, and it is not its fault.

@@ -21,7 +21,7 @@ use super::settings::Settings;
 use super::standby::{is_usable, Standby, Wish};
 use super::words::Words;
 use coming::Coming;
-use control::Order;
+use control::{Image, Order};
 use going::{Going, Then};
 use planned::Planned;
 use remains::Tried;
@@ -325,7 +325,11 @@ impl Machine {
                 Ok(None)
             }
             (Order::Park, _) => Ok(self.fail(Cause::Park, there, look)),
-            (Order::Restart, _) if there.is_some() => {
+            (Order::Restart, phase) if there.is_some() => {
+                let up = if let Phase::Up { domain } = phase { Some(*domain) } else { None };
+                if let Some(why) = up.and_then(|domain| self.hindrance(domain, look)) {
+                    return Err(format!("no other one could be created, so it stays: {why}"));
+                }
                 self.record.wake();
                 Ok(self.fail(Cause::Restart, there, look))
             }
@@ -488,7 +492,7 @@ impl Machine {
     }
 
     /// The one that can take the place.
-    fn who_waits(&self, look: &Look) -> Option<u16> {
+    pub(super) fn who_waits(&self, look: &Look) -> Option<u16> {
         let is_done = |d: &Domain| is_usable(d) && ![look.going_back, look.noting].contains(&Some(d.id));
         let is_ready = |d: &&Domain| is_done(d) && (self.settings.standby > 0 || self.was_noted(d.id));
         let waits = || look.standby.as_ref().filter(is_ready).map(|d| d.id);
@@ -548,11 +552,22 @@ impl Machine {
             self.phase = Phase::RollingBack { domain };
             return Some(Act::RollBack(domain));
         }
+        self.forget_what_is_missing(look);
         if self.settings.snapshot {
             return self.boot(look);
         }
         self.phase = Phase::Starting;
         Some(Act::Create)
+    }
+
+    /// An image that an upgrade has brought, and whose files are gone, can start nobody. What the configuration says can, perhaps.
+    fn forget_what_is_missing(&mut self, look: &Look) {
+        if let (Some(why), None) = (&look.missing.image, &self.record.upgrade) {
+            self.say(format!(
+                "{why}: what earlier upgrades have brought is forgotten, and it is started as it is configured"
+            ));
+            self.record.image = Image::default();
+        }
     }
 
     /// The toolstack starts it.

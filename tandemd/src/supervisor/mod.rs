@@ -11,6 +11,7 @@ mod boot;
 mod cause;
 mod choice;
 mod driver;
+mod files;
 mod given;
 mod health;
 mod last_words;
@@ -361,7 +362,7 @@ fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings)
     let mut machine = Machine::new(settings.clone(), words, record.clone());
     let mut paper = Paper::new(path(service), record);
     loop {
-        let mut look = shell.look(machine.waits_for_all())?;
+        let mut look = shell.look(machine.waits_for_all(), &machine.record.image)?;
         machine.record.given = shell.given();
         let heard = if machine.hears(&look) {
             desks().get_mut(service).map(|desk| std::mem::take(&mut desk.wishes))
@@ -389,7 +390,7 @@ fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings)
                 set_at_work(service, Some(Instant::now()));
             }
             shell.act(wanted, &machine.record)?;
-            look = shell.look(machine.waits_for_all())?;
+            look = shell.look(machine.waits_for_all(), &machine.record.image)?;
         }
         set_at_work(service, None);
         save(&mut machine, &mut paper, service, driver);

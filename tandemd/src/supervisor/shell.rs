@@ -2,6 +2,7 @@
 
 use super::answered::Answered;
 use super::assign::Assigner;
+use super::files::{self, MissingFiles};
 use super::look::{Act, Domain, Errand, Look};
 use super::passthrough::{self, Sysfs};
 use super::pulse::Pulse;
@@ -58,6 +59,8 @@ const GOES_SOON: Duration = Duration::from_secs(15);
 const DEPARTURE: Duration = Duration::from_millis(500);
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
+/// The same of files.
+const FILES: Duration = Duration::from_secs(2);
 
 /// Everything outside.
 pub struct Shell {
@@ -105,6 +108,8 @@ pub struct Shell {
     domain: Option<u16>,
     /// The devices that it has, those too that are not in the machine any more.
     held: Option<(u16, Vec<String>)>,
+    /// Files that the next one would need, and when they were looked for.
+    missing_files: Option<(MissingFiles, Duration)>,
     /// The one that was seen to have all devices.
     whole: Option<u16>,
     /// The one whose devices were seen to be turned on.
@@ -197,6 +202,7 @@ impl Shell {
             bereft: None,
             domain: None,
             held: None,
+            missing_files: None,
             whole: None,
             probed: None,
             linked: None,
@@ -270,8 +276,8 @@ impl Shell {
         Ok(())
     }
 
-    /// A look at everything. `waits_for_all`: also at whether all domains are being ended.
-    pub fn look(&mut self, waits_for_all: bool) -> Result<Look> {
+    /// A look at everything. `waits_for_all`: also at whether all domains are being ended. `image`: what the next instance is made of, beside its configuration.
+    pub fn look(&mut self, waits_for_all: bool, image: &Image) -> Result<Look> {
         let hypervisor = &mut self.hypervisor;
         let errand = self.toolstack.errand(&mut self.store, |domain| hypervisor.has(domain))?;
         if self.beside.as_ref().is_some_and(Beside::is_over) {
@@ -353,6 +359,10 @@ impl Shell {
                 eprintln!("{}: {}: {said}", self.service, self.driver);
             }
         }
+        if self.missing_files.as_ref().is_none_or(|(_, at)| now >= *at + FILES) {
+            self.missing_files = Some((files::missing(&self.config, image), now));
+        }
+        let missing = self.missing_files.as_ref().map(|(missing, _)| missing.clone()).unwrap_or_default();
         // While there is one, or one is at work, they may be with nobody for a moment.
         let is_settled = domain.is_some() || !matches!(errand, Errand::None) || self.beside.is_some();
         let has_lost = self.has_lost(domain.as_ref().map(|d| d.id));
@@ -390,6 +400,7 @@ impl Shell {
             disks_without,
             has_devices,
             has_lost,
+            missing,
             is_served,
             is_cut_off,
             are_all_ended,

@@ -26,6 +26,8 @@ pub struct Planned {
     short_since: Option<Duration>,
     /// It was said that it stays nevertheless.
     is_said: bool,
+    /// It was said that no other one could be created.
+    is_hindered: bool,
 }
 
 impl Machine {
@@ -36,6 +38,18 @@ impl Machine {
         let (short_for, silent_for) = (self.short_for(look), self.silent_for(look, from));
         if !self.is_calm(look) {
             return None;
+        }
+        let limit = Duration::from_secs(self.settings.renew_s);
+        let is_old = !limit.is_zero() && age >= limit;
+        if short_for.is_some() || silent_for.is_some() || is_old {
+            let hindrance = self.hindrance(domain, look);
+            if let Some(why) = &hindrance {
+                if !std::mem::replace(&mut self.planned.is_hindered, true) {
+                    self.say(format!("it should be replaced, and stays, since no other one could be created: {why}"));
+                }
+                return None;
+            }
+            self.planned.is_hindered = false;
         }
         if let Some(past) = short_for {
             if self.may_be_replaced(past, UNTIL_ONE_WAITS_SOON) && self.is_worth_it("it is short of memory", look) {
@@ -50,9 +64,13 @@ impl Machine {
                 return Some(Cause::TwindSilent);
             }
         }
-        let limit = Duration::from_secs(self.settings.renew_s);
-        let is_old = !limit.is_zero() && age >= limit;
         (is_old && self.may_be_replaced(age.saturating_sub(limit), UNTIL_ONE_WAITS)).then_some(Cause::Aged { age })
+    }
+
+    /// Why there would be nobody in the place of this one, which does what it should, if it were ended now.
+    pub(super) fn hindrance(&self, domain: u16, look: &Look) -> Option<String> {
+        let is_made = look.noting.is_some() || self.who_waits(look).is_some() || self.can_go_back(domain, look);
+        look.missing.why().filter(|_| !is_made).map(Into::into)
     }
 
     /// For how long it has been of use. One that an earlier daemon has seen is as old as that has noted.

@@ -103,8 +103,18 @@ impl Machine {
         if self.record.upgrade.is_some() {
             return Err("an upgrade is under way".into());
         }
+        if as_configured && matches!(self.phase, Phase::Resting | Phase::Down { .. }) {
+            // There is none with which another one could be compared, and this one may be why.
+            self.record.image = image;
+            self.record.end_upgrade("");
+            self.say("what earlier upgrades have brought is forgotten");
+            return Ok(());
+        }
         if !matches!(self.phase, Phase::Up { .. }) || self.record.under_way.is_some() {
-            return Err(format!("it can be upgraded when it is up and carries packets: it is {}", self.state()));
+            return Err(format!(
+                "it can be upgraded when it is up and carries packets: it is {}; what earlier upgrades have brought can be forgotten while there is none (`--as-configured`)",
+                self.state()
+            ));
         }
         if look.candidate.is_some() {
             return Err("what was tried by the last upgrade still goes; ask again".into());

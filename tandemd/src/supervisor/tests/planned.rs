@@ -1,6 +1,7 @@
 //! One that is replaced though nothing is wrong with it: it is old, or short of memory.
 
 use super::*;
+use crate::supervisor::files::MissingFiles;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -44,6 +45,28 @@ fn one_that_is_old_is_replaced_in_peace_and_that_is_held_against_nobody() {
         assert!((10..=13).contains(&world.count("aged")), "{:?}", world.machine.record.counts);
         assert_eq!((world.machine.record.failures.len(), world.is_well()), (0, true), "{:?}", world.log);
         assert!(world.log.iter().any(|line| line.contains("it has been there for 300 s")), "{:?}", world.log);
+    }
+}
+
+#[test]
+fn who_is_old_stays_as_long_as_no_other_one_could_be_created() {
+    for (settings, is_replaced) in
+        [(aging(), false), (Settings { standby: 1, ..aging() }, true), (Settings { snapshot: true, ..aging() }, true)]
+    {
+        let mut world = World::with(settings);
+        world.run(MINUTE);
+        world.missing.config = Some("its kernel /boot/vmlinuz is no file any more".into());
+        world.run(6 * MINUTE);
+        assert_eq!((world.count("aged") > 0, world.is_well()), (is_replaced, true), "{:?}", world.log);
+        if is_replaced {
+            continue;
+        }
+        assert_eq!(world.log.iter().filter(|line| line.contains("/boot/vmlinuz")).count(), 1, "{:?}", world.log);
+        let why = world.ask(Order::Restart).unwrap_err();
+        assert!(why.contains("/boot/vmlinuz") && world.is_well(), "{why}");
+        world.missing = MissingFiles::default();
+        world.run(MINUTE);
+        assert_eq!((world.count("aged"), world.is_well()), (1, true), "{:?}", world.log);
     }
 }
 

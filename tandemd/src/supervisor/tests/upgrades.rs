@@ -1,6 +1,7 @@
 //! Another image takes the place of the one that runs, or is refused.
 
 use super::world::*;
+use crate::supervisor::files::MissingFiles;
 use crate::supervisor::look::Act;
 use crate::supervisor::record::Mode;
 use crate::supervisor::settings::Settings;
@@ -147,4 +148,46 @@ fn what_happens_to_the_old_one_or_is_ordered_meanwhile_calls_an_upgrade_off() {
             assert!(world.upgrade(None).unwrap_err().contains("it is parked"));
         }
     }
+}
+
+/// A world in which an upgrade has brought another image, whose kernel was then deleted.
+fn bereft_of_its_kernel() -> World {
+    let mut world = World::up();
+    world.upgrade(None).unwrap();
+    while world.machine.record.upgrades == 0 {
+        world.run(TICK);
+    }
+    world.run(Duration::from_secs(20));
+    assert_eq!(world.machine.record.image, new());
+    world.missing = MissingFiles { image: Some("its kernel /boot/new is no file any more".into()), config: None };
+    world
+}
+
+#[test]
+fn one_whose_image_is_gone_is_started_as_it_is_configured() {
+    let mut world = bereft_of_its_kernel();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well(), "{:?}", world.log);
+    assert_eq!(world.domain.as_ref().unwrap().image, Image::default());
+    assert_eq!(world.machine.record.image, Image::default());
+    assert_eq!(world.log.iter().filter(|line| line.contains("/boot/new")).count(), 1, "{:?}", world.log);
+}
+
+#[test]
+fn what_upgrades_have_brought_can_be_forgotten_while_there_is_none() {
+    let mut world = bereft_of_its_kernel();
+    world.ask(Order::Park).unwrap();
+    world.run(Duration::from_secs(20));
+    assert_eq!(world.machine.record.mode, Mode::Parked);
+    let look = world.look();
+    assert!(world.machine.upgrade(new(), false, &look).unwrap_err().contains("--as-configured"));
+    let upgrades = world.machine.record.upgrades;
+    world.machine.upgrade(Image::default(), true, &look).unwrap();
+    let record = &world.machine.record;
+    assert_eq!((&record.image, record.upgrades, &record.upgrade), (&Image::default(), upgrades + 1, &None));
+    world.missing = MissingFiles::default();
+    world.ask(Order::Unpark).unwrap();
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well(), "{:?}", world.log);
 }

@@ -7,6 +7,7 @@ mod instance;
 
 pub use instance::*;
 
+use super::super::files::MissingFiles;
 use super::super::health::Beat;
 use super::super::look::Act;
 use super::super::machine::Machine;
@@ -93,6 +94,8 @@ pub struct World {
     pub has_devices: bool,
     /// Its configuration names a device more, which no instance has had.
     pub lacks_another: bool,
+    /// Files that are not there.
+    pub missing: MissingFiles,
     /// The machine has memory for an instance more, and says so; the toolstack finds none as long as something is left of others.
     pub has_room: bool,
     pub is_full: bool,
@@ -140,6 +143,7 @@ impl World {
             nr_domains: 0,
             has_devices: true,
             lacks_another: false,
+            missing: MissingFiles::default(),
             has_room: false,
             is_full: false,
             are_all_ended: false,

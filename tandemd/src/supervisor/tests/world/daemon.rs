@@ -63,6 +63,7 @@ impl World {
             disks: Vec::new(),
             disks_without: Vec::new(),
             has_devices: self.has_devices && !self.lacks_another,
+            missing: self.missing.clone(),
             has_lost: !self.has_devices || self.lacks_another && !has_all,
             is_served: true,
             is_cut_off: false,
