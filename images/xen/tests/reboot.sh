@@ -41,7 +41,7 @@ if [ $moment = down ]; then
 	printf '#!/bin/bash\n[ "$1" != show ] || echo deactivating\n' > /usr/bin/systemctl
 	chmod 755 /usr/bin/systemctl
 	check all-domains-are-shut-down all_go
-	check and-that-is-written-down was_off
+	check and-that-is-written-down wait_for 10 was_off
 	kill $(cat /tmp/tandemd.pid)
 	check tandemd-is-ended wait_for 10 eval '! pidof tandemd'
 	check the-disk-is-let-go umount /var/lib/tandem

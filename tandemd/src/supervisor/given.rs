@@ -3,7 +3,7 @@
 use super::assign::domain_0_works_with;
 use super::choice::{self, choose, Asker, Choice, Given, Others, Want};
 use super::driver::Own;
-use super::{path, Record};
+use super::place;
 use crate::config::Config;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -57,7 +57,7 @@ pub fn foresee(config: &Config, root: &Path) -> BTreeMap<String, Choice> {
 
 /// What a service's record says. One that cannot be read keeps its service parked.
 fn recorded(service: &str, driver: &str) -> Vec<Given> {
-    Record::read(&path(service), "").map(|record| record.of(driver).given).unwrap_or_default()
+    place(service).read("").map(|record| record.of(driver).given).unwrap_or_default()
 }
 
 /// What a service's section asks for; nothing, if a configuration of the toolstack's says what its driver domain is.

@@ -20,6 +20,7 @@ mod machine;
 mod options;
 mod orphans;
 mod ours;
+mod paper;
 mod passthrough;
 mod pci;
 mod pulse;
@@ -50,6 +51,7 @@ pub use toolstack::children::await_earlier as await_earlier_children;
 pub use toolstack::run_to_its_end;
 
 use crate::config::{self, Config, Kind};
+use crate::domain::RUN;
 use crate::service::name_of;
 use crate::store::{Client, Store};
 use anyhow::{bail, Context, Result};
@@ -58,11 +60,11 @@ use control::{Image, Order};
 use look::Act;
 use machine::drain::OFTEN;
 use machine::{Machine, PARKED};
-use record::Paper;
+use paper::{Paper, Place};
 use repeated::Repeated;
 use shell::Shell;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{mpsc, Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -188,7 +190,7 @@ fn set_at_work(service: &str, since: Option<Instant>) {
 
 /// What is remembered of a service's driver domain.
 fn record(service: &str, driver: &str) -> Result<Record> {
-    Ok(Record::read(&path(service), &boot()?)?.of(driver))
+    Ok(place(service).read(&boot()?)?.of(driver))
 }
 
 /// That for people.
@@ -206,8 +208,10 @@ pub fn describe(service: &str, driver: &str) -> Result<String> {
     Ok(format!("{service}: {driver} {mode}; {}\n{given}{last}", counts.join(", ")))
 }
 
-fn path(service: &str) -> PathBuf {
-    Path::new(RECORDS).join(format!("{service}.toml"))
+/// Where a service's record is.
+fn place(service: &str) -> Place {
+    let disk = Path::new(RECORDS).join(format!("{service}.toml"));
+    Place { disk, memory: Path::new(RUN).join(format!("{service}.record")) }
 }
 
 fn boot() -> Result<String> {
@@ -235,7 +239,7 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
     let mut repeated = Repeated::default();
     let run = move || loop {
         let done = until_startable(&config, &service, &driver)
-            .and_then(|()| until_read(&service, &driver, &path(&service), &boot()?))
+            .and_then(|()| until_read(&service, &driver, &place(&service), &boot()?))
             .and_then(|()| look_after(&config, &service, &driver, &settings));
         if let Some(why) =
             done.err().map(|error| format!("{error:#}")).filter(|why| repeated.is_due(why, Instant::now()))
@@ -253,31 +257,31 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
 fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
     let trouble = || config.troubles().remove(service);
     let Some(why) = trouble() else { return Ok(()) };
-    let (path, boot) = (path(service), boot()?);
+    let (place, boot) = (place(service), boot()?);
     let park = || {
-        let record = Record::read(&path, &boot)?.of(driver);
-        Record { mode: record::Mode::Parked, why: machine::BY_OPERATOR.into(), with_all: false, ..record }
-            .write(&path)?;
+        let record = place.read(&boot)?.of(driver);
+        let why = machine::BY_OPERATOR.into();
+        place.write(&Record { mode: record::Mode::Parked, why, with_all: false, ..record })?;
         none_runs(driver, named(driver, &mut Client::open()?)?)
     };
     let tell = until_mended(service, driver, why, |_| trouble(), park);
-    let _ = tell.send(forgive(&path, &boot).map_err(|error| format!("{error:#}")));
+    let _ = tell.send(forgive(&place, &boot).map_err(|error| format!("{error:#}")));
     Ok(())
 }
 
 /// A service whose record cannot be read is parked, too: nobody knows what was wanted of its driver domain. Who lets it run again has the record set
 /// aside if it cannot be read still.
-fn until_read(service: &str, driver: &str, path: &Path, boot: &str) -> Result<()> {
-    let trouble = || Record::read(path, boot).err().map(|error| format!("{error:#}"));
+fn until_read(service: &str, driver: &str, place: &Place, boot: &str) -> Result<()> {
+    let trouble = || place.read(boot).err().map(|error| format!("{error:#}"));
     let Some(why) = trouble() else { return Ok(()) };
     let advise = |why| format!("{why}; `twinctl unpark {service}` begins a new record");
     let mend = |order| match trouble()? {
         why if order == Order::Restart => Some(advise(why)),
-        why => set_aside(path).err().map(|error| format!("{why}; {error:#}")),
+        why => set_aside(&place.disk).err().map(|error| format!("{why}; {error:#}")),
     };
     let park = || none_runs(driver, named(driver, &mut Client::open()?)?);
     let tell = until_mended(service, driver, advise(why), mend, park);
-    let _ = tell.send(forgive(path, boot).map_err(|error| format!("{error:#}")));
+    let _ = tell.send(forgive(place, boot).map_err(|error| format!("{error:#}")));
     Ok(())
 }
 
@@ -290,10 +294,10 @@ fn set_aside(path: &Path) -> Result<()> {
 }
 
 /// It is wanted, and what it did before is forgiven.
-fn forgive(path: &Path, boot: &str) -> Result<()> {
-    let mut record = Record::read(path, boot)?;
+fn forgive(place: &Place, boot: &str) -> Result<()> {
+    let mut record = place.read(boot)?;
     record.wake();
-    record.write(path)
+    place.write(&record)
 }
 
 /// It is parked, and not looked after. `mend` says what is wrong still when somebody orders it to run. When that is nothing any more it is returned where the answer
@@ -360,7 +364,7 @@ fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings)
     let record = record(service, driver)?;
     let mut shell = Shell::open(config, service, driver, settings, record.going)?;
     let mut machine = Machine::new(settings.clone(), words, record.clone());
-    let mut paper = Paper::new(path(service), record);
+    let mut paper = Paper::new(place(service), record);
     loop {
         let mut look = shell.look(machine.waits_for_all(), &machine.record.image)?;
         machine.record.given = shell.given();

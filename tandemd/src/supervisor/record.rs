@@ -1,15 +1,12 @@
-//! What is remembered of a driver domain while no daemon runs: `/var/lib/tandem/SERVICE.toml`.
+//! What is remembered of a driver domain while no daemon runs.
 
 use super::cause::Cause;
 use super::choice::Given;
 use super::words;
 use crate::device::Device;
-use anyhow::{Context, Result};
 use control::Image;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The cause of a first start.
@@ -231,20 +228,6 @@ impl TimeLine {
 }
 
 impl Record {
-    /// Reads it. One of an earlier start of the machine says what is wanted and what was counted; its times mean nothing any more.
-    pub fn read(path: &Path, boot: &str) -> Result<Self> {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
-        };
-        let mut record: Self = toml::from_str(&text).with_context(|| format!("{}", path.display()))?;
-        if record.boot != boot {
-            record.begin_anew(boot);
-        }
-        Ok(record)
-    }
-
     /// The record for the driver domain of this name. What was remembered of another one, which the service had before, says nothing of this one; counts
     /// are the service's.
     pub fn of(self, driver: &str) -> Self {
@@ -274,19 +257,6 @@ impl Record {
         if self.upgrade.take().is_some() {
             self.end_upgrade("the machine was started anew meanwhile");
         }
-    }
-
-    /// Writes it: who reads finds the old one or this one.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        let text = toml::to_string(self).context("a record cannot be written down")?;
-        let new = path.with_extension("new");
-        let write = || {
-            let mut file = std::fs::File::create(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&new, path)
-        };
-        write().with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// It is wanted, and what it did before is forgiven.
@@ -335,95 +305,9 @@ impl Record {
     }
 }
 
-/// A record where it is kept.
-pub struct Paper {
-    path: PathBuf,
-    /// What is there.
-    written: Record,
-    /// That is an older one: the last could not be written.
-    is_old: bool,
-}
-
-impl Paper {
-    /// With what was read there.
-    pub fn new(path: PathBuf, written: Record) -> Self {
-        Self { path, written, is_old: false }
-    }
-
-    /// Writes it down if it is another one. A file system on which that cannot be done is no reason to do nothing for a driver domain: a daemon that is
-    /// killed leaves an older one, too. What there is to say of that.
-    fn keep(&mut self, record: &Record) -> Option<String> {
-        if *record == self.written {
-            return None;
-        }
-        if let Err(error) = record.write(&self.path) {
-            let is_known = std::mem::replace(&mut self.is_old, true);
-            return (!is_known).then(|| format!("{error:#}; that is tried again, and all is done without"));
-        }
-        self.written.clone_from(record);
-        std::mem::take(&mut self.is_old).then(|| format!("{} is written again", self.path.display()))
-    }
-
-    /// Says what there is to say, and then writes it down: what a daemon has written that is killed in between is said by nobody any more, and what it has
-    /// only said the next one does and says again.
-    pub fn say_and_keep(&mut self, said: impl IntoIterator<Item = String>, record: &Record, mut say: impl FnMut(&str)) {
-        said.into_iter().for_each(|line| say(&line));
-        if let Some(line) = self.keep(record) {
-            say(&line);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_written_was_said_before() {
-        let path = std::env::temp_dir().join(format!("tandemd-said-{}.toml", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        let mut record = Record::default();
-        let mut paper = Paper::new(path.clone(), record.clone());
-        record.count("recovered");
-        let mut heard = Vec::new();
-        paper.say_and_keep(["recovered, at last".to_string()], &record, |line| {
-            heard.push((line.to_string(), path.exists()))
-        });
-        assert_eq!(heard, [("recovered, at last".to_string(), false)]);
-        assert!(path.exists());
-        std::fs::remove_file(&path).unwrap();
-    }
-
-    #[test]
-    fn what_is_written_is_read_until_the_machine_starts_anew() {
-        let path = std::env::temp_dir().join(format!("tandemd-record-{}.toml", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        assert_eq!(Record::read(&path, "one").unwrap(), Record { boot: "one".into(), ..Record::default() });
-        let mut record = Record { boot: "one".into(), mode: Mode::Parked, failures: vec![5, 9], ..Record::default() };
-        record.why = "it \"fails\"".into();
-        record.with_all = true;
-        record.going = Some(77);
-        (record.snapshots, record.noting, record.rolling) = ([77, 76].into(), Some(78), Some(77));
-        record.count("panicked");
-        record.under_way = Some(TimeLine::new("panicked", Duration::from_secs(3)));
-        record.image.kernel = Some("/boot/kept".into());
-        let disks = vec![Device { guest: 7, number: 51712 }, Device { guest: 9, number: 51728 }];
-        record.upgrade = Some(Upgrade { stage: Stage::Takes, domain: Some(8), disks, ..Upgrade::default() });
-        record.write(&path).unwrap();
-        assert_eq!(Record::read(&path, "one").unwrap(), record);
-        let later = Record::read(&path, "two").unwrap();
-        assert_eq!((&later.image, &later.upgrade, later.upgrades), (&record.image, &None, 1));
-        assert!(later.refused.contains("anew"));
-        assert_eq!((later.mode, later.counts["panicked"]), (Mode::Parked, 1));
-        assert_eq!((later.failures, later.going, later.under_way), (vec![], None, None));
-        assert_eq!((later.snapshots.len(), later.noting, later.rolling), (0, None, None));
-        Record { mode: Mode::Off, why: String::new(), ..record }.write(&path).unwrap();
-        let modes = ["one", "two"].map(|boot| Record::read(&path, boot).unwrap().mode);
-        assert_eq!(modes, [Mode::Off, Mode::Run], "it was shut down, and then the machine was");
-        std::fs::write(&path, "mode = 7").unwrap();
-        assert!(format!("{:#}", Record::read(&path, "one").unwrap_err()).contains("tandemd-record"));
-        std::fs::remove_file(&path).unwrap();
-    }
 
     #[test]
     fn what_is_remembered_of_one_driver_domain_says_nothing_of_another_one() {
@@ -445,25 +329,6 @@ mod tests {
         assert!(other.refused.contains("another driver domain"), "{}", other.refused);
         let expected = Record { driver: "dd2".into(), refused: other.refused.clone(), upgrades: 3, ..counted };
         assert_eq!(other, expected);
-    }
-
-    #[test]
-    fn what_cannot_be_written_is_said_once_and_written_as_soon_as_it_can_be() {
-        let place = std::env::temp_dir().join(format!("tandemd-paper-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&place);
-        let mut paper = Paper::new(place.join("net.toml"), Record::default());
-        let mut record = Record::default();
-        assert_eq!(paper.keep(&record), None, "it is what was read");
-        record.going = Some(7);
-        assert!(paper.keep(&record).is_some_and(|line| line.contains("cannot write")));
-        record.going = None;
-        record.count("panicked");
-        assert_eq!(paper.keep(&record), None, "it was said");
-        std::fs::create_dir(&place).unwrap();
-        assert!(paper.keep(&record).is_some_and(|line| line.contains("written again")));
-        assert_eq!(Record::read(&place.join("net.toml"), "").unwrap(), record);
-        assert_eq!(paper.keep(&record), None);
-        std::fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Orders, and whether they are heard.
 
-use super::super::{ask, desks, forgive, look, told_of, until_mended, until_read, Desk, Record, Tell, Wanted};
+use super::super::{ask, desks, forgive, look, told_of, until_mended, until_read, Desk, Place, Record, Tell, Wanted};
 use super::*;
 use std::sync::mpsc;
 
@@ -71,7 +71,8 @@ fn one_that_cannot_be_started_is_parked_until_that_is_mended() {
 
 #[test]
 fn who_lets_it_run_again_forgives_what_it_did_before() {
-    let path = std::env::temp_dir().join(format!("tandemd-forgiven-{}.toml", std::process::id()));
+    let disk = std::env::temp_dir().join(format!("tandemd-forgiven-{}.toml", std::process::id()));
+    let place = Place { memory: disk.with_extension("record"), disk };
     let failed = Record {
         mode: Mode::Parked,
         why: "it failed".into(),
@@ -79,10 +80,10 @@ fn who_lets_it_run_again_forgives_what_it_did_before() {
         failures: vec![5, 9],
         ..Record::default()
     };
-    failed.write(&path).unwrap();
-    forgive(&path, "one").unwrap();
-    assert_eq!(Record::read(&path, "one").unwrap(), Record { boot: "one".into(), ..Record::default() });
-    std::fs::remove_file(&path).unwrap();
+    place.write(&failed).unwrap();
+    forgive(&place, "one").unwrap();
+    assert_eq!(place.read("one").unwrap(), Record { boot: "one".into(), ..Record::default() });
+    std::fs::remove_file(&place.disk).unwrap();
 }
 
 #[test]
@@ -91,26 +92,24 @@ fn one_whose_record_cannot_be_read_is_parked_until_there_is_a_new_one() {
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir(&dir).unwrap();
     let (path, aside) = (dir.join("unread.toml"), dir.join("unread.unread"));
+    let place = Place { disk: path.clone(), memory: dir.join("unread.record") };
     // Of another tandemd, say.
     std::fs::write(&path, "mode = \"rests\"\n").unwrap();
     desks().insert("unread".into(), Desk::default());
     let answers = wish("unread", &[Order::Restart, Order::Unpark]);
-    until_read("unread", "dd", &path, "one").unwrap();
+    until_read("unread", "dd", &place, "one").unwrap();
     let why = look("unread").unwrap().why.unwrap();
     assert!(why.contains("unread.toml") && why.contains("twinctl unpark unread"), "{why}");
     assert_eq!(answers[0].try_recv().unwrap(), Err(why));
     assert_eq!(answers[1].try_recv().unwrap(), Ok(()));
-    assert_eq!(Record::read(&path, "one").unwrap(), Record { boot: "one".into(), ..Record::default() });
+    assert_eq!(place.read("one").unwrap(), Record { boot: "one".into(), ..Record::default() });
     assert_eq!(std::fs::read_to_string(&aside).unwrap(), "mode = \"rests\"\n");
-    until_read("unread", "dd", &path, "one").unwrap();
+    until_read("unread", "dd", &place, "one").unwrap();
     // Nor is one that is no file. What cannot be set aside, since something is there, is said.
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
     let answers = wish("unread", &[Order::Unpark, Order::Unpark]);
-    let parked = {
-        let path = path.clone();
-        std::thread::spawn(move || until_read("unread", "dd", &path, "one").unwrap())
-    };
+    let parked = std::thread::spawn(move || until_read("unread", "dd", &place, "one").unwrap());
     assert!(answers[0].recv().unwrap().unwrap_err().contains("cannot rename"));
     assert!(answers[1].recv().unwrap().is_err());
     // The operator has mended it by other means.
