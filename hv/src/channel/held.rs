@@ -3,14 +3,14 @@
 //! They stay in their sender's ring, unanswered, so that it is held back as by a network card that is busy, and none is lost. When there is a
 //! way out again they go there, in their order and before what came later; when none comes in time they are lost, as without a wait.
 
-use super::traffic::{self, Again, Batch, Budget};
+use super::traffic::{self, Batch, Budget};
 use super::vif::{Handle, Item, Tx, VIFS};
 use super::{switch, timed};
 use crate::arch::tsc;
 use crate::cpu::requests;
 use crate::domain::Domain;
 use crate::sched::timers;
-use ::channel::switch::{Onward, PortId, Table};
+use ::channel::switch::{Onward, PortId, Recent, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::Progress;
 
@@ -49,12 +49,13 @@ pub fn send(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
         look_at(tx, until);
         return true;
     }
+    let mut recent = Recent::default();
     while !tx.held.is_empty() && !budget.is_spent() {
         let token = tx.held.remove(0);
         budget.spend(0);
         let item = Item { sender: tx.line.handle, token, progress: Progress::default() };
         let is_done = match way {
-            Some(way) => match Again::of(tx).onward(tx, way, token) {
+            Some(way) => match traffic::onward(tx, (table, &mut recent), way, token) {
                 onward @ (Onward::Goes | Onward::Elsewhere(_)) => {
                     let port = if let Onward::Elsewhere(port) = onward { port } else { way };
                     Batch { table, switch: tx.line.switch, now, may_wait: true, budget }.pass(tx, port, item)

@@ -404,6 +404,16 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
     true
 }
 
+/// Makes a packet of `tx` that waits for `receiver` anew, and decides on it by `table`: its sender may have changed it meanwhile, so that it does not
+/// go there any more. It is passed on by the same table: another one may have ports that this one does not know, and that refuse what comes by it.
+pub fn onward(tx: &mut Tx, (table, recent): (&Table, &mut Recent), receiver: PortId, token: Token) -> Onward {
+    if !tx.queue.rebuild(token, &Bytes, &mut tx.packet) {
+        return Onward::Not;
+    }
+    let from = PortId(tx.line.handle.place());
+    table.onward(receiver, recent.forward(table, from, tx.packet.header()))
+}
+
 /// By what packets of one sender that have waited are decided on again, as long as its transmit side is held.
 pub struct Again {
     table: Option<Arc<Table>>,
@@ -416,15 +426,9 @@ impl Again {
         Self { table: switch::table(tx.line.switch), recent: Recent::default() }
     }
 
-    /// Makes a packet that waits for `receiver` anew: its sender may have changed it meanwhile, so that it does not go there any more.
+    /// [`onward`] by this table.
     pub fn onward(&mut self, tx: &mut Tx, receiver: PortId, token: Token) -> Onward {
-        match &self.table {
-            Some(table) if tx.queue.rebuild(token, &Bytes, &mut tx.packet) => {
-                let from = PortId(tx.line.handle.place());
-                table.onward(receiver, self.recent.forward(table, from, tx.packet.header()))
-            }
-            _ => Onward::Not,
-        }
+        self.table.as_ref().map_or(Onward::Not, |table| onward(tx, (table, &mut self.recent), receiver, token))
     }
 
     /// Is a port the way out?
