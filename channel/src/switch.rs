@@ -2,7 +2,7 @@
 //!
 //! Ports are guests' interfaces, the uplink (the network card), and the own network stack of the domain that drives it. Every
 //! port but the uplink has an address that does not change while it is there, so nothing is learnt: the table is built anew
-//! when a port comes or goes, and is otherwise only read. Whoever owns it publishes a new one in the place of the old; a CPU
+//! when a port comes or goes, and is otherwise only read, but for its way out ([`Table::lead`]). Whoever owns it publishes a new one in the place of the old; a CPU
 //! uses one table for a batch of packets, and an old one is freed when every CPU was seen between batches, as domains are. So
 //! looking up takes no lock and allocates nothing.
 //!
@@ -11,10 +11,12 @@
 //! but who is told otherwise sends with another port's.
 
 mod hold;
+mod way;
 
 use crate::flow;
 
 pub use hold::Hold;
+use way::Way;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -100,7 +102,7 @@ pub enum Forward {
 pub enum Onward {
     /// It goes there.
     Goes,
-    /// It waits on: the port is gone, or drained. Who has seen to that looks after what waits for it.
+    /// It waits on: the port is gone, or drained, or the way out no more. Who has seen to that looks after what waits for it.
     Stays,
     /// It goes to this port now: the way out is another, or its sender has changed it.
     Elsewhere(PortId),
@@ -219,7 +221,7 @@ pub struct Table {
     by_id: Box<[u16]>,
     /// Index in `ports`, by hash of the address; as many places as a power of two, at least half of them empty.
     by_mac: Box<[u16]>,
-    uplink: Option<PortId>,
+    way: Way,
     /// The driver's port, if it is promiscuous.
     rest: Option<PortId>,
     /// Without a way out: until when, in ns, packets wait for one.
@@ -239,7 +241,7 @@ impl Table {
             generation,
             by_id: boxed(core::iter::repeat_n(NONE, nr_ids), nr_ids)?,
             by_mac: boxed(core::iter::repeat_n(NONE, nr_places), nr_places)?,
-            uplink: None,
+            way: Way::by(None),
             rest: None,
             waits_until: 0,
             drained: None,
@@ -261,13 +263,14 @@ impl Table {
 
     /// Until when, in ns, what is for outside waits for a way out, if it does at `now`.
     pub fn waits_until(&self, now: u64) -> Option<u64> {
-        (self.uplink.is_none() && self.waits_until > now).then_some(self.waits_until)
+        let until = self.way.closed_until().unwrap_or(self.waits_until);
+        (self.uplink().is_none() && until > now).then_some(until)
     }
 
     /// The same while its way out is drained: what is for outside waits until then (ns), though what comes from there goes its way. `whole`
     /// is this table, and counts from then on.
     pub fn drained(self, until: u64, whole: Arc<Table>) -> Table {
-        Table { uplink: None, waits_until: until, drained: Some((until, whole)), ..self }
+        Table { waits_until: until, drained: Some((until, whole)), ..self }
     }
 
     /// While the way out is drained: until when, in ns, and the table that counts from then on.
@@ -276,9 +279,21 @@ impl Table {
         self.drained.as_ref().map(|(until, whole)| (*until, whole))
     }
 
-    /// The way out, also one that is drained.
+    /// The way out, also one that is drained, or has gone since the table was made.
     pub fn way_out(&self) -> Option<PortId> {
-        self.uplink.or_else(|| self.drained.as_ref()?.1.uplink)
+        self.way.port()
+    }
+
+    /// For who has no other table: from now on `way` is the way out; without one, or if it is no port of this table, there is none, and what is for
+    /// outside waits until then (ns).
+    pub fn lead(&self, way: Option<PortId>, until: u64) {
+        match way.filter(|way| self.port(*way).is_some()) {
+            Some(way) => self.way.lead(way),
+            None => self.way.close(until),
+        }
+        if let Some((_, whole)) = &self.drained {
+            whole.lead(way, until);
+        }
     }
 
     fn insert(&mut self, at: usize) {
@@ -289,7 +304,7 @@ impl Table {
             return;
         }
         match port.kind {
-            Kind::Uplink => self.uplink = Some(port.id),
+            Kind::Uplink => self.way = Way::by(Some(port.id)),
             Kind::Driver { is_promiscuous: true } => self.rest = Some(port.id),
             _ => {}
         }
@@ -333,15 +348,17 @@ impl Table {
     }
 
     /// The network card, if packets go there now.
+    #[inline]
     pub fn uplink(&self) -> Option<PortId> {
-        self.uplink
+        let is_open = self.drained.is_none() && self.way.closed_until().is_none();
+        self.way.port().filter(|_| is_open)
     }
 
     /// All ports to which packets go but that of `from`: each by its first queue.
     pub fn others(&self, from: PortId) -> impl Iterator<Item = &Port> {
         let is_current = |p: &&Port| self.port(p.id).is_some_and(|q| core::ptr::eq(q, *p));
         let from = self.port(from).map_or(from, |port| port.id);
-        let takes = move |p: &&Port| p.id != from && (p.kind != Kind::Uplink || self.drained.is_none());
+        let takes = move |p: &&Port| p.id != from && (p.kind != Kind::Uplink || self.uplink() == Some(p.id));
         self.ports.iter().filter(is_current).filter(takes)
     }
 
@@ -379,7 +396,7 @@ impl Table {
 
     /// What becomes of a frame that has waited for port `to`, and that goes `forward` now.
     pub fn onward(&self, to: PortId, forward: Forward) -> Onward {
-        if self.port(to).is_none() || (self.drained.is_some() && self.way_out() == Some(to)) {
+        if self.port(to).is_none() || (self.uplink().is_none() && self.way_out() == Some(to)) {
             return Onward::Stays;
         }
         match forward {
@@ -398,7 +415,7 @@ impl Table {
         let to = match sender.kind {
             Kind::Uplink => self.rest,
             Kind::Driver { is_promiscuous: false } if source != sender.mac => None,
-            _ => self.uplink,
+            _ => self.uplink(),
         };
         match to {
             Some(to) if to != sender.id => Forward::To(to),
@@ -412,10 +429,10 @@ impl Table {
         let driver = || self.ports.iter().find(|p| matches!(p.kind, Kind::Driver { .. }));
         let to = match sender.kind {
             Kind::Uplink => driver().map(|p| p.id),
-            Kind::Driver { .. } => self.uplink,
+            Kind::Driver { .. } => self.uplink(),
             Kind::Guest { .. } => None,
         };
-        to.map_or(Forward::Drop(Drop::Reserved), Forward::To)
+        to.filter(|to| *to != sender.id).map_or(Forward::Drop(Drop::Reserved), Forward::To)
     }
 }
 

@@ -20,11 +20,11 @@ impl Hold {
         self.longest = longest;
     }
 
-    /// The switch had a way out, and has one now, or not.
+    /// The switch had a way out, and has one now, or not. That it has gone may be said again.
     pub fn changed(&mut self, had: bool, has: bool, now: u64) {
         match (had, has) {
             (_, true) => self.since = None,
-            (true, false) => self.since = Some(now),
+            (true, false) => self.since = self.since.or(Some(now)),
             (false, false) => {}
         }
     }
@@ -49,6 +49,8 @@ mod tests {
         assert_eq!(hold.until(), None, "there is one");
         hold.changed(true, false, 30);
         assert_eq!(hold.until(), Some(80));
+        hold.changed(true, false, 35);
+        assert_eq!(hold.until(), Some(80), "said again by a table that could not be replaced");
         hold.changed(false, false, 40);
         assert_eq!(hold.until(), Some(80), "guests that come and go change nothing");
         hold.set(0);

@@ -166,6 +166,66 @@ fn what_waits_for_an_interface_goes_by_the_card_that_is_the_way_out_instead() {
     assert_eq!([ALL, mac(1)].map(|address| onward(&after, address)), [Onward::Goes; 2]);
 }
 
+/// A table that cannot be replaced for want of memory, when its way out goes, sends nothing there any more: who is refused there would try for ever.
+#[test]
+fn a_table_in_use_can_lose_its_way_out() {
+    let table = Table::build(7, &ports(3, true)).unwrap();
+    let go = |from, to, source| table.forward(from, &frame(to, source));
+    assert_eq!((table.uplink(), table.waits_until(0)), (Some(UP), None));
+    table.lead(None, 500);
+    assert_eq!((table.uplink(), table.way_out()), (None, Some(UP)), "who was on the way there can tell");
+    assert_eq!(go(PortId(2), STRANGER, mac(2)), Forward::Drop(Drop::Nobody));
+    assert_eq!((table.waits_until(499), table.waits_until(500)), (Some(500), None));
+    assert!(table.others(PortId(2)).all(|port| port.id != UP));
+    assert_eq!(table.onward(UP, go(PortId(2), STRANGER, mac(2))), Onward::Stays);
+    assert_eq!(table.onward(UP, go(PortId(2), ALL, mac(2))), Onward::Stays);
+    assert_eq!(
+        (go(PortId(2), mac(3), mac(2)), go(PortId(2), mac(1), mac(2))),
+        (Forward::To(PortId(3)), Forward::To(DRIVER))
+    );
+    // Nothing is to wait.
+    table.lead(None, 0);
+    assert_eq!((table.uplink(), table.waits_until(1)), (None, None));
+}
+
+#[test]
+fn a_table_in_use_can_lead_to_another_port() {
+    const RESERVED: Mac = [1, 0x80, 0xc2, 0, 0, 2];
+    let table = Table::build(7, &ports(3, false)).unwrap();
+    let go = |from, to, source| table.forward(from, &frame(to, source));
+    table.lead(Some(DRIVER), 0);
+    assert_eq!((table.uplink(), table.way_out(), table.waits_until(0)), (Some(DRIVER), Some(DRIVER), None));
+    assert_eq!(go(PortId(2), STRANGER, mac(2)), Forward::To(DRIVER));
+    assert_eq!(table.onward(DRIVER, go(PortId(2), STRANGER, mac(2))), Onward::Goes);
+    assert_eq!(
+        table.others(PortId(2)).map(|port| port.id.0).collect::<Vec<_>>(),
+        [1, 3, 4],
+        "once, and not to the card"
+    );
+    // It does not send to itself, and sends what comes from outside.
+    assert_eq!(go(DRIVER, STRANGER, mac(1)), Forward::Drop(Drop::Nobody));
+    assert_eq!(go(DRIVER, RESERVED, mac(1)), Forward::Drop(Drop::Reserved));
+    assert_eq!(go(DRIVER, mac(3), STRANGER), Forward::To(PortId(3)));
+    // A port that it does not have is none.
+    table.lead(Some(PortId(99)), 500);
+    assert_eq!((table.uplink(), table.waits_until(0)), (None, Some(500)));
+    table.lead(Some(UP), 0);
+    assert_eq!(table.uplink(), Some(UP));
+}
+
+#[test]
+fn a_way_out_that_is_drained_may_go_meanwhile() {
+    let build = || Table::build(7, &ports(3, true)).unwrap();
+    let whole = Arc::new(build());
+    let drained = build().drained(500, Arc::clone(&whole));
+    drained.lead(None, 900);
+    assert_eq!([drained.uplink(), whole.uplink()], [None; 2]);
+    assert_eq!([drained.waits_until(0), whole.waits_until(0)], [Some(900); 2]);
+    drained.lead(Some(DRIVER), 0);
+    assert_eq!((drained.uplink(), drained.way_out(), whole.uplink()), (None, Some(DRIVER), Some(DRIVER)));
+    assert_eq!((drained.waits_until(0), whole.waits_until(0)), (Some(500), None));
+}
+
 #[test]
 fn the_later_of_two_with_one_address_counts() {
     let twin = Port { id: PortId(9), ..guest(2) };

@@ -77,8 +77,7 @@ pub fn detached(card: Card) {
     let Some(attached) = map::take(&mut config.cards, &card.place()) else { return };
     let switch = config.vifs.values().find(|p| attached.is_of(p)).map(|p| p.request.switch);
     if let Some(switch) = switch {
-        // Without memory the old table stays, which leads to an empty place.
-        let _ = config.publish(switch);
+        config.publish_loss(switch);
     }
     uplink::take_out(card);
 }

@@ -150,6 +150,17 @@ impl Config {
         Ok(generation)
     }
 
+    /// The same, of a switch that has lost a port. Without memory that is an empty place of the old table, and the way out changes there: who was sent
+    /// to an empty place for ever would try for ever.
+    pub(super) fn publish_loss(&mut self, switch: u32) {
+        if self.publish(switch).is_err() {
+            let interface = || self.way_out(switch).filter(|p| p.kind(false) == Kind::Uplink);
+            let card = card_of(self, switch).map(uplink::port);
+            let way = card.or_else(|| interface().map(|p| PortId(p.handle.place())));
+            self.switches.lead(switch, way);
+        }
+    }
+
     /// What waits for the way out of a switch, which is drained, waits for the next one. No lock of an interface's may be held.
     fn take_back(&self, switch: u32, now: u64) {
         if let Some(card) = card_of(self, switch) {
@@ -360,8 +371,7 @@ fn bind(guest: &Domain, line: &Line) -> Result<(), Errno> {
 fn unplug(config: &mut Config, handle: Handle) {
     let Some(plugged) = map::take(&mut config.vifs, &handle.place()) else { return };
     let request = plugged.request;
-    // Without memory the old table stays, which leads to an empty place.
-    let _ = config.publish(request.switch);
+    config.publish_loss(request.switch);
     if plugged.is_uplink() {
         unlink(&config, &plugged);
     }

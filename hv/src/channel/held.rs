@@ -82,7 +82,7 @@ pub fn send(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
 /// one. `true`: it is lost.
 #[cold]
 pub fn is_lost(tx: &mut Tx, table: &Table, port: PortId, token: Token, now: u64) -> bool {
-    table.uplink() != Some(port) || !keep(tx, token, now)
+    table.way_out() != Some(port) || !keep(tx, token, now)
 }
 
 /// What has waited for a way out that has gone waits for the next, if there is to be one. No lock of an interface's may be held.

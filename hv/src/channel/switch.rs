@@ -3,7 +3,7 @@
 use super::vif::Handle;
 use crate::arch::tsc;
 use crate::sync::FairMutex;
-use ::channel::switch::{Hold, Port, Table};
+use ::channel::switch::{Hold, Port, PortId, Table};
 use alloc::sync::Arc;
 use xen_abi::errno::Errno;
 
@@ -129,6 +129,15 @@ impl Switches {
         // Freed when the lock is free, or by the last who uses it.
         drop(old);
         Ok(generation)
+    }
+
+    /// There is no memory for another table, and a switch has lost a port: its table stays, but for its way out, which is `way` from now on, or none.
+    pub fn lead(&mut self, switch: u32, way: Option<PortId>) {
+        let place = (switch & PLACE) as usize;
+        let Some(table) = TABLES[place].lock().clone() else { return };
+        let hold = &mut self.holds[place];
+        hold.changed(table.way_out().is_some(), way.is_some(), tsc::now_ns());
+        table.lead(way, hold.until().unwrap_or(0));
     }
 
     /// A table, which has a number of its own. ENOMEM.
