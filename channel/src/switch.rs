@@ -2,9 +2,9 @@
 //!
 //! Ports are guests' interfaces, the uplink (the network card), and the own network stack of the domain that drives it. Every
 //! port but the uplink has an address that does not change while it is there, so nothing is learnt: the table is built anew
-//! when a port comes or goes, and is otherwise only read, but for its way out ([`Table::lead`]). Whoever owns it publishes a new one in the place of the old; a CPU
-//! uses one table for a batch of packets, and an old one is freed when every CPU was seen between batches, as domains are. So
-//! looking up takes no lock and allocates nothing.
+//! when a port comes or goes, and is otherwise only read, but for its way out ([`Table::lead`]). Whoever owns it publishes a new
+//! one in the place of the old; a CPU uses one table for a batch of packets, and an old one is freed when every CPU was seen
+//! between batches, as domains are. So looking up takes no lock and allocates nothing.
 //!
 //! What a bridge of Linux would do with the same frames is what is done here, with two differences. Frames to addresses that
 //! nobody has go to the uplink only, not to all. A guest's interface sends with its own address only, unless it is told otherwise; nobody

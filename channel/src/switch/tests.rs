@@ -188,6 +188,42 @@ fn a_table_in_use_can_lose_its_way_out() {
     assert_eq!((table.uplink(), table.waits_until(1)), (None, None));
 }
 
+/// When a card takes an interface's place, or gives it back, what is sent meanwhile goes behind what waited.
+#[test]
+fn nothing_overtakes_what_waits_for_a_way_out_that_changes() {
+    let out = |kind| Port { kind, ..ports(1, false)[1] };
+    let interface = || Table::build(1, &[out(Kind::Uplink), guest(2)]).unwrap();
+    let card = || Table::build(2, &ports(1, false)).unwrap();
+    for (before, was, after, is) in [(interface(), DRIVER, card(), UP), (card(), UP, interface(), DRIVER)] {
+        // What waits for the old way out, what waits for any, and what has gone by the new one: packets by their numbers.
+        let (mut old, mut held, mut new) = (alloc::vec![0, 1, 2], alloc::vec![], alloc::vec![]);
+        let mut send = |table: &Table, old: &mut Vec<u32>, held: &mut Vec<u32>, packet| {
+            match table.uplink() {
+                Some(port) if port == is => new.append(held),
+                Some(_) => old.append(held),
+                None => {}
+            }
+            match table.forward(PortId(2), &frame(STRANGER, mac(2))) {
+                Forward::To(port) if port == was => old.push(packet),
+                Forward::To(port) => new.extend((port == is).then_some(packet)),
+                _ if table.waits_until(0).is_some() => held.push(packet),
+                _ => {}
+            }
+        };
+        before.lead(None, u64::MAX);
+        for packet in 3..6 {
+            send(&before, &mut old, &mut held, packet);
+            let stays = before.onward(was, before.forward(PortId(2), &frame(STRANGER, mac(2))));
+            assert_eq!(stays, Onward::Stays, "what is not taken back yet");
+            held.push(old.remove(0));
+            held.sort_unstable();
+        }
+        send(&before, &mut old, &mut held, 6);
+        (7..9).for_each(|packet| send(&after, &mut old, &mut held, packet));
+        assert_eq!((new, old, held), ((0..9).collect(), alloc::vec![], alloc::vec![]));
+    }
+}
+
 #[test]
 fn a_table_in_use_can_lead_to_another_port() {
     const RESERVED: Mac = [1, 0x80, 0xc2, 0, 0, 2];

@@ -56,28 +56,38 @@ pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(
     let owner = domain::find(domain).ok_or(Errno::ENODEV)?;
     uplink::put(card, Uplink::new(card, &owner, *interface, (takes, plugged.leaves_sums()))?);
     config.cards.insert(card.place(), attached);
-    if let Err(errno) = config.publish(switch) {
-        map::take(&mut config.cards, &card.place());
-        uplink::take_out(card);
-        return Err(errno);
-    }
-    // What waits for the interface goes by the card, but for what is its domain's.
+    let new = match config.build(switch) {
+        Ok(new) => new,
+        Err(errno) => {
+            map::take(&mut config.cards, &card.place());
+            uplink::take_out(card);
+            return Err(errno);
+        }
+    };
+    // What waits for the interface goes by the card, but for what is its domain's; and before what comes later.
+    config.close_way_out(switch);
     let now = tsc::now_ns();
     held::put_all(receiver, now);
+    config.put(switch, new);
     held::go_on(switch, now);
     Ok(())
 }
 
-/// A card is gone: its interface is the way out again, also for what waited for the card.
-pub fn detached(card: Card) {
+/// A card is gone: its interface is the way out again, also for what waited for the card and what `give_back` gives back. What comes later goes behind
+/// that.
+pub fn detached(card: Card, give_back: &mut dyn FnMut()) {
     let mut config = CONFIG.lock();
-    if config.cards.get(&card.place()).is_none_or(|a| a.card != card) {
-        return;
-    }
-    let Some(attached) = map::take(&mut config.cards, &card.place()) else { return };
+    let is_there = config.cards.get(&card.place()).is_some_and(|a| a.card == card);
+    let attached = is_there.then(|| map::take(&mut config.cards, &card.place())).flatten();
+    let Some(attached) = attached else { return give_back() };
     let switch = config.vifs.values().find(|p| attached.is_of(p)).map(|p| p.request.switch);
     if let Some(switch) = switch {
-        config.publish_loss(switch);
+        config.close_way_out(switch);
     }
     uplink::take_out(card);
+    give_back();
+    if let Some(switch) = switch {
+        config.publish_loss(switch);
+        held::go_on(switch, tsc::now_ns());
+    }
 }

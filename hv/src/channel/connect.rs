@@ -2,7 +2,7 @@
 
 use super::access::RingPage;
 use super::cards::{card_of, unlink, Attached};
-use super::switch::{self, Switches};
+use super::switch::{self, New, Switches};
 use super::uplink::{self, Ahead};
 use super::vif::{Handle, Line, Rx, Tx, MAX_VIFS, RX_EVENT, TX_EVENT, VIFS};
 use super::{held, timed, traffic};
@@ -125,7 +125,13 @@ impl Config {
     }
 
     /// The switch gets the ports that it has now; the number of its table. ENOMEM: it keeps the old ones.
-    pub(super) fn publish(&mut self, switch: u32) -> Result<u64, Errno> {
+    fn publish(&mut self, switch: u32) -> Result<u64, Errno> {
+        let new = self.build(switch)?;
+        Ok(self.put(switch, new))
+    }
+
+    /// A table of the ports that a switch has now. ENOMEM.
+    pub(super) fn build(&mut self, switch: u32) -> Result<New, Errno> {
         let all = || self.vifs.iter().filter(|(_, p)| p.request.switch == switch);
         let mut plugged = Vec::new();
         plugged.try_reserve_exact(all().count()).map_err(|_| Errno::ENOMEM)?;
@@ -143,15 +149,28 @@ impl Config {
         }));
         ports.extend(card.map(|card| Port { id: uplink::port(card), nr_queues: 1, kind: Kind::Uplink, mac: [0; 6] }));
         let way = self.way_out(switch).map(|p| p.handle);
-        let generation = self.switches.publish(switch, way, &ports)?;
-        if let Some(card) = card {
-            uplink::link(card, switch, generation);
-        }
-        Ok(generation)
+        self.switches.build(switch, way, &ports)
     }
 
-    /// The same, of a switch that has lost a port. Without memory that is an empty place of the old table, and the way out changes there: who was sent
-    /// to an empty place for ever would try for ever.
+    /// It is the switch's from now on; its number.
+    pub(super) fn put(&mut self, switch: u32, new: New) -> u64 {
+        let generation = self.switches.publish(switch, new);
+        if let Some(card) = card_of(self, switch) {
+            uplink::link(card, switch, generation);
+        }
+        generation
+    }
+
+    /// Between two ways out of a switch: nothing goes by the old one any more, and what is for outside waits, with what is taken back from there in its
+    /// place. If it went by the new one already it would overtake that. Until there is another table, or [`Self::publish_loss`]. No lock of an
+    /// interface's may be held.
+    pub(super) fn close_way_out(&self, switch: u32) {
+        self.switches.close(switch);
+        held::settle();
+    }
+
+    /// [`Self::publish`], of a switch that has lost a port. Without memory that is an empty place of the old table, and the way out changes there:
+    /// who was sent to an empty place for ever would try for ever.
     pub(super) fn publish_loss(&mut self, switch: u32) {
         if self.publish(switch).is_err() {
             let interface = || self.way_out(switch).filter(|p| p.kind(false) == Kind::Uplink);

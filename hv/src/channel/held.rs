@@ -106,6 +106,14 @@ pub fn put_all(receiver: Handle, now: u64) {
     }
 }
 
+/// Who sends by what its switch was before has ceased when this returns. No lock of an interface's may be held.
+pub fn settle() {
+    for sides in VIFS.iter().take(timed::places()) {
+        drop(sides.tx.lock());
+        requests::answer();
+    }
+}
+
 /// What waits at the interfaces of a switch is looked at, since it has a way out again, or the wait is another. No lock of an interface's may
 /// be held.
 pub fn go_on(switch: u32, now: u64) {

@@ -32,6 +32,12 @@ pub struct Drain {
     until: u64,
 }
 
+/// A table that a switch is to have, and what it has as long as its way out is drained.
+pub struct New {
+    table: Table,
+    drained: Option<(Drain, Table)>,
+}
+
 /// The switches that there are.
 pub struct Switches {
     names: [Option<u32>; MAX_SWITCHES],
@@ -68,7 +74,8 @@ impl Switches {
         #[allow(clippy::cast_possible_truncation, reason = "a small number")]
         let name = self.count.wrapping_mul(MAX_SWITCHES as u32) | place as u32;
         self.holds[place] = Hold::new();
-        self.publish(name, None, &[])?;
+        let new = self.build(name, None, &[])?;
+        self.publish(name, new);
         self.names[place] = Some(name);
         Ok(name)
     }
@@ -104,31 +111,41 @@ impl Switches {
         self.drains[(switch & PLACE) as usize] = before;
     }
 
-    /// From now on `ports` are those of a switch, and `way` the interface that is its way out, or whose card is; the number of the first table
-    /// that has them. ENOMEM: it stays as it was.
-    pub fn publish(&mut self, switch: u32, way: Option<Handle>, ports: &[Port]) -> Result<u64, Errno> {
-        let table = self.build(ports)?;
-        let generation = table.generation();
-        let place = (switch & PLACE) as usize;
-        let (has, now) = (table.uplink().is_some(), tsc::now_ns());
-        let drain = self.drains[place].filter(|drain| Some(drain.way) == way && now < drain.until);
-        let drained = match drain {
-            Some(_) => Some(self.build(ports)?),
+    /// A table for a switch that has `ports`, and of which `way` is the interface that is the way out, or whose card is. ENOMEM.
+    pub fn build(&mut self, switch: u32, way: Option<Handle>, ports: &[Port]) -> Result<New, Errno> {
+        let table = self.table_of(ports)?;
+        let drain = self.drains[(switch & PLACE) as usize];
+        let drained = match drain.filter(|drain| Some(drain.way) == way && tsc::now_ns() < drain.until) {
+            Some(drain) => Some((drain, self.table_of(ports)?)),
             None => None,
         };
-        self.drains[place] = drain;
+        Ok(New { table, drained })
+    }
+
+    /// From now on a switch has that one; the number of the first table that has its ports.
+    pub fn publish(&mut self, switch: u32, New { table, drained }: New) -> u64 {
+        let generation = table.generation();
+        let place = (switch & PLACE) as usize;
+        self.drains[place] = drained.as_ref().map(|(drain, _)| *drain);
         let had = TABLES[place].lock().as_ref().is_some_and(|old| old.way_out().is_some());
         let hold = &mut self.holds[place];
-        hold.changed(had, has, now);
+        hold.changed(had, table.uplink().is_some(), tsc::now_ns());
         let whole = Arc::new(table.waiting(hold.until()));
-        let new = match (drain, drained) {
-            (Some(drain), Some(drained)) => Arc::new(drained.drained(drain.until, whole)),
-            _ => whole,
+        let new = match drained {
+            Some((drain, drained)) => Arc::new(drained.drained(drain.until, whole)),
+            None => whole,
         };
         let old = TABLES[place].lock().replace(new);
         // Freed when the lock is free, or by the last who uses it.
         drop(old);
-        Ok(generation)
+        generation
+    }
+
+    /// What is for outside waits until a switch has another table, or [`Self::lead`] says which way out it has.
+    pub fn close(&self, switch: u32) {
+        if let Some(table) = &*TABLES[(switch & PLACE) as usize].lock() {
+            table.lead(None, u64::MAX);
+        }
     }
 
     /// There is no memory for another table, and a switch has lost a port: its table stays, but for its way out, which is `way` from now on, or none.
@@ -141,7 +158,7 @@ impl Switches {
     }
 
     /// A table, which has a number of its own. ENOMEM.
-    fn build(&mut self, ports: &[Port]) -> Result<Table, Errno> {
+    fn table_of(&mut self, ports: &[Port]) -> Result<Table, Errno> {
         self.generation += 1;
         Table::build(self.generation, ports).map_err(|_| Errno::ENOMEM)
     }

@@ -334,9 +334,8 @@ impl Stopped {
         HAS_CARD.fetch_and(!(1 << number), Ordering::SeqCst);
         NR_ATTACHED.fetch_sub(1, Ordering::Relaxed);
         if let Some(hooks) = hooks() {
-            (hooks.detached)(attached.card);
+            (hooks.detached)(attached.card, &mut || give_packets_back(place, loaded, attached.card, why));
         }
-        give_packets_back(place, loaded, attached.card, why);
         if why == Why::Disabled {
             loaded.common.note(note::DISABLED, 0);
             attached.notify();

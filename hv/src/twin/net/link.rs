@@ -161,8 +161,8 @@ pub struct Said {
 pub struct Hooks {
     /// Card of domain `u16` is the way out of the switch in which that domain's interface `u32` is plugged in. ENODEV: there is none.
     pub attached: fn(Card, u16, u32, &Takes) -> Result<(), Errno>,
-    /// It is no more. Cookies may come back afterwards.
-    pub detached: fn(Card),
+    /// It is no more. What is called gives back the cookies that it has, while nothing goes another way; others may come back afterwards.
+    pub detached: fn(Card, &mut dyn FnMut()),
     /// Frames came from the wire, in this order; each is a [`Received`].
     pub received: fn(Card, &[Kept]),
     /// A frame came in these pieces.
