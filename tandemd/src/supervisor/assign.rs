@@ -1,4 +1,4 @@
-//! Devices that are to be a driver domain's and have a driver in domain 0 still: they are made assignable, where the operator wants that.
+//! Devices that are to be a driver domain's and have a driver in domain 0 still: they are made assignable, where the operator wants that, or are waited for.
 
 use super::passthrough::BACK_END;
 use super::settings::Claim;
@@ -19,31 +19,69 @@ const UNTIL_AGAIN: Duration = Duration::from_secs(30);
 /// A driver that does not let go of its device is not waited for longer.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Makes devices assignable.
+/// Who makes devices assignable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The daemon.
+    Tandemd,
+    /// The operator, or xl when it creates the domain. Others are waited for: xl refuses to create a domain with them.
+    Operator,
+}
+
+/// Sees to it that devices are assignable.
 pub struct Assigner {
     service: String,
+    by: By,
     /// Where `sys`, `proc` and `dev` are.
     root: PathBuf,
     /// After an attempt in vain, when the next one is.
     next: Duration,
+    /// What the operator was asked for.
+    asked: Vec<String>,
 }
 
 impl Assigner {
     /// Of a service's driver domain.
-    pub fn new(service: &str) -> Self {
-        Self { service: service.into(), root: "/".into(), next: Duration::ZERO }
+    pub fn new(service: &str, by: By) -> Self {
+        Self { service: service.into(), by, root: "/".into(), next: Duration::ZERO, asked: Vec::new() }
     }
 
-    /// Takes from domain 0 what it has of these devices. `false`: not all are assignable. It may take seconds, so nobody should wait for something else.
+    /// Whether all of these devices are assignable, or can be taken by xl. What domain 0 has of them is taken from it, if that is for the daemon to do; that may
+    /// take seconds, so nobody should wait for something else.
     pub fn assign(&mut self, devices: &[Claim], now: Duration) -> bool {
         let others: Vec<&Claim> = devices.iter().filter(|device| !is_assignable(&self.root, &device.name)).collect();
-        if others.is_empty() {
+        match self.by {
+            By::Tandemd => self.take(&others, now),
+            By::Operator => {
+                let awaited: Vec<String> =
+                    others.iter().filter(|device| !device.is_seized()).map(|device| device.name.clone()).collect();
+                if let Some(line) = self.ask_for(&awaited) {
+                    eprintln!("{}: {line}", self.service);
+                }
+                awaited.is_empty()
+            }
+        }
+    }
+
+    /// What is said of devices that the operator has to make assignable, once.
+    fn ask_for(&mut self, awaited: &[String]) -> Option<String> {
+        if self.asked == awaited {
+            return None;
+        }
+        self.asked = awaited.to_vec();
+        let commands: Vec<String> = awaited.iter().map(|name| format!("`xl pci-assignable-add {name}`")).collect();
+        let names = awaited.join(", ");
+        (!awaited.is_empty()).then(|| format!("not assignable: {names}; waits for {}", commands.join(" and ")))
+    }
+
+    fn take(&mut self, devices: &[&Claim], now: Duration) -> bool {
+        if devices.is_empty() {
             return true;
         }
         if now < self.next {
             return false;
         }
-        for device in others {
+        for device in devices {
             let service = &self.service;
             match make_assignable(&self.root, service, &device.name) {
                 Ok(()) => eprintln!("{service}: {} is taken from domain 0", device.name),
@@ -229,8 +267,33 @@ mod tests {
         machine.is_driven_by("pciback");
         assert!(is_assignable(&machine.0, NVME) && !is_assignable(&machine.0, "0000:00:04.0"));
         let claim = Claim { name: NVME.into(), said: NVME.into(), options: None };
-        let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("disk") };
+        let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("disk", By::Tandemd) };
         assert!(assigner.assign(&[claim], Duration::ZERO));
+    }
+
+    #[test]
+    fn what_nobody_takes_from_domain_0_is_waited_for_and_asked_for_once() {
+        let machine = Machine::new("waits");
+        let claim = |said: &str| Claim::of(NVME.into(), said.into());
+        let mut waits = Assigner { root: machine.0.clone(), ..Assigner::new("disk", By::Operator) };
+        assert!(!waits.assign(&[claim("00:03.0,permissive=1")], Duration::ZERO), "xl would not create the domain");
+        assert_eq!((waits.asked.as_slice(), waits.next), (&[NVME.to_string()][..], Duration::ZERO));
+        assert!(!waits.assign(&[claim("00:03.0,seize=1,seize=0")], Duration::ZERO));
+        assert!(waits.assign(&[claim("00:03.0,seize=1")], Duration::ZERO), "xl takes it itself");
+        assert!(waits.assign(&[], Duration::ZERO) && waits.asked.is_empty());
+        machine.is_driven_by("pciback");
+        assert!(waits.assign(&[claim("00:03.0")], Duration::ZERO), "the back end has it");
+
+        let [one, other] = ["0000:00:03.0", "0000:00:04.0"].map(String::from);
+        let said = waits.ask_for(&[one.clone(), other.clone()]).unwrap();
+        assert_eq!(
+            said,
+            "not assignable: 0000:00:03.0, 0000:00:04.0; waits for `xl pci-assignable-add 0000:00:03.0` and `xl pci-assignable-add 0000:00:04.0`"
+        );
+        assert_eq!(waits.ask_for(&[one.clone(), other]), None);
+        assert!(waits.ask_for(std::slice::from_ref(&one)).unwrap().starts_with("not assignable: 0000:00:03.0; "));
+        assert_eq!(waits.ask_for(&[]), None);
+        assert!(waits.ask_for(&[one]).is_some(), "domain 0 has taken it again");
     }
 
     #[test]
@@ -241,7 +304,7 @@ mod tests {
         let mounted = "41 22 259:1 / /home rw,relatime shared:1 - ext4 /dev/nvme0n1p1 rw\n";
         machine.write("proc/self/mountinfo", mounted);
         assert_eq!(machine.in_use().as_deref(), Some("its disk nvme0n1p1 is mounted at /home"));
-        let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("disk") };
+        let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("disk", By::Tandemd) };
         assert!(!assigner.assign(std::slice::from_ref(&claim), Duration::from_secs(5)));
         assert_eq!(assigner.next, Duration::from_secs(5) + UNTIL_AGAIN);
         // It is not looked again before.

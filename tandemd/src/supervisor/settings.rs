@@ -183,6 +183,13 @@ impl Claim {
         let options = Options::of(&said);
         Self { name, said, options }
     }
+
+    /// Whether xl takes it from domain 0 itself when it creates the domain (`seize`, xl-pci-configuration(5)). Of several the last counts.
+    pub fn is_seized(&self) -> bool {
+        let words = self.said.split(',').skip(1).filter_map(|word| word.split_once('='));
+        let said = words.filter(|(key, _)| key.trim() == "seize").last();
+        said.and_then(|(_, value)| value.trim().parse::<i32>().ok()).is_some_and(|number| number != 0)
+    }
 }
 
 impl Settings {
@@ -474,6 +481,15 @@ mod tests {
         let text =
             format!("pci_permissive=1\npci_msitranslate = \"0\"\n{}", TEXT.replace("permissive=1", "permissive=0"));
         assert_eq!(said(&text), ["00:03.0,permissive=0", "0000:0A:1f.7@5,permissive=1"]);
+        let seized = |text: &str| {
+            let claims = devices_in(text, "dd", Path::new("/etc/xen/dd.cfg")).unwrap();
+            claims.iter().map(Claim::is_seized).collect::<Vec<_>>()
+        };
+        assert_eq!(seized(TEXT), [false, false]);
+        assert_eq!(
+            seized("name='dd'; pci_seize=1; pci=['00:03.0', '00:04.0,seize=0', '00:05.0@5']"),
+            [true, false, true]
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The machine's looks and acts: xenstore, the hypervisor, the toolstack, PCI.
 
 use super::answered::Answered;
-use super::assign::Assigner;
+use super::assign::{Assigner, By};
 use super::files::{self, MissingFiles};
 use super::look::{Act, Domain, Errand, Look};
 use super::passthrough::{self, Sysfs};
@@ -156,8 +156,8 @@ pub struct Shell {
     max_pages: u64,
     /// All devices are in the machine, as of so much time since its start.
     has_devices: (bool, Duration),
-    /// Takes them from domain 0.
-    assigner: Option<Assigner>,
+    /// Takes them from domain 0, or waits for who does.
+    assigner: Assigner,
     /// For which domain that was shut down it was asked whether all are being ended, when, and the answer.
     all_ended: Option<(Option<u16>, Duration, bool)>,
     beside: Option<Beside>,
@@ -228,7 +228,7 @@ impl Shell {
             missing: Missing::default(),
             max_pages: 0,
             has_devices: (false, Duration::ZERO),
-            assigner: settings.assigns().then(|| Assigner::new(service)),
+            assigner: Assigner::new(service, if settings.assigns() { By::Tandemd } else { By::Operator }),
             all_ended: None,
             beside: None,
         };

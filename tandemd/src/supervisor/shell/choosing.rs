@@ -159,9 +159,9 @@ impl Shell {
         Ok(chooser.missing())
     }
 
-    /// Whether the PCI back end has all devices, where this daemon sees to that.
+    /// Whether the PCI back end has all devices that xl does not take itself.
     pub(super) fn are_assigned(&mut self, now: Duration) -> bool {
-        self.assigner.as_mut().is_none_or(|assigner| assigner.assign(&self.devices, now))
+        self.assigner.assign(&self.devices, now)
     }
 
     /// Whether all of them were turned on; who has done that once is not asked again.
