@@ -1,5 +1,6 @@
 //! Devices that are to be a driver domain's and have a driver in domain 0 still: they are made assignable, where the operator wants that, or are waited for.
 
+use super::openers;
 use super::passthrough::BACK_END;
 use super::settings::Claim;
 use super::toolstack::run_to_its_end;
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// Where Linux lists disks and partitions.
+const BLOCK: &str = "sys/class/block";
 /// The module that has the PCI back end.
 const MODULE: &str = "xen-pciback";
 /// What failed is tried again after so long.
@@ -103,7 +106,7 @@ fn is_assignable(root: &Path, device: &str) -> bool {
 }
 
 fn make_assignable(root: &Path, service: &str, device: &str) -> Result<()> {
-    if let Some(use_of) = in_use(root, device)? {
+    if let Some(use_of) = in_use(root, device)?.or_else(|| is_open(root, device)) {
         anyhow::bail!("{use_of}; domain 0 would lose it");
     }
     if !root.join("sys").join(BACK_END).exists() {
@@ -114,7 +117,7 @@ fn make_assignable(root: &Path, service: &str, device: &str) -> Result<()> {
 }
 
 /// Whether domain 0 works with this device, and how, so that nobody is given it who has not named it by its address: a disk, or an interface that is up. What
-/// is not known is no reason to give it away.
+/// is not known is no reason to give it away. Processes are not looked at: many have a disk open for a moment, and who is given another one for that keeps it.
 pub fn domain_0_works_with(root: &Path, device: &str) -> Option<String> {
     let words = |how: String| format!("domain 0 works with it: {how}");
     in_use(root, device).unwrap_or_else(|error| Some(format!("{error:#}"))).or_else(|| is_up(root, device)).map(words)
@@ -137,24 +140,21 @@ fn is_up(root: &Path, device: &str) -> Option<String> {
     Some(format!("its interface {up} is up; `ip link set {up} down`, or name the device by its address"))
 }
 
-/// Whether domain 0 works with a disk of this device's, and how: to take it away would be to pull it out.
+/// Whether domain 0 works with a disk of this device's, or with virtual functions of it, and how: to take it away would be to pull those out.
 fn in_use(root: &Path, device: &str) -> Result<Option<String>> {
+    let functions = std::fs::read_to_string(root.join(format!("sys/bus/pci/devices/{device}/sriov_numvfs")));
+    if let Some(count) = functions.ok().and_then(|said| said.trim().parse::<u32>().ok()).filter(|count| *count > 0) {
+        return Ok(Some(format!(
+            "it has {count} virtual functions, which would go with it; `echo 0 > /sys/bus/pci/devices/{device}/sriov_numvfs` ends them"
+        )));
+    }
     let mounts = std::fs::read_to_string(root.join("proc/self/mountinfo")).context("what is mounted is not known")?;
     let swaps = std::fs::read_to_string(root.join("proc/swaps")).unwrap_or_default();
-    let class = root.join("sys/class/block");
-    let Ok(entries) = std::fs::read_dir(&class) else { return Ok(None) };
-    let links: Vec<(String, PathBuf)> = entries
-        .flatten()
-        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, std::fs::read_link(entry.path()).ok()?)))
-        .collect();
-    let is_below = |to: &Path, place: &str| to.iter().any(|part| part == place);
-    let own = || links.iter().filter(|(_, to)| is_below(to, device));
-    let heads: Vec<String> = own().filter_map(|(name, _)| head_of(name)).collect();
-    let others = links.iter().filter(|(_, to)| heads.iter().any(|head| is_below(to, head)));
-    for (name, _) in own().chain(others) {
-        let place = class.join(name);
+    let class = root.join(BLOCK);
+    for name in disks_of(root, device) {
+        let place = class.join(&name);
         let number = std::fs::read_to_string(place.join("dev")).unwrap_or_default();
-        if let Some(at) = mounts.lines().find_map(|line| mounted_at(line, number.trim(), name)) {
+        if let Some(at) = mounts.lines().find_map(|line| mounted_at(line, number.trim(), &name)) {
             return Ok(Some(format!("its disk {name} is mounted at {at}")));
         }
         if swaps.lines().any(|line| line.split_whitespace().next() == Some(&format!("/dev/{name}"))) {
@@ -163,14 +163,45 @@ fn in_use(root: &Path, device: &str) -> Result<Option<String>> {
         if let Some(holder) = std::fs::read_dir(place.join("holders")).ok().and_then(|mut holders| holders.next()) {
             return Ok(Some(format!("its disk {name} is used by {}", holder?.file_name().to_string_lossy())));
         }
+        if let Some(served) = openers::number_in(&number).and_then(|number| openers::guest_of(root, number)) {
+            return Ok(Some(format!("its disk {name} {served}")));
+        }
         // Whoever else has it for itself alone, as a file system that is in no such list.
         let opened =
-            File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(root.join("dev").join(name));
+            File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(root.join("dev").join(&name));
         if opened.is_err_and(|error| error.kind() == ErrorKind::ResourceBusy) {
             return Ok(Some(format!("its disk {name} is in use")));
         }
     }
     Ok(None)
+}
+
+/// Whether a process has a disk of this device's open, and which.
+fn is_open(root: &Path, device: &str) -> Option<String> {
+    let number = |name: String| {
+        let said = std::fs::read_to_string(root.join(BLOCK).join(&name).join("dev")).ok()?;
+        Some((name, openers::number_in(&said)?))
+    };
+    let (names, numbers): (Vec<String>, Vec<_>) = disks_of(root, device).into_iter().filter_map(number).unzip();
+    if numbers.is_empty() {
+        return None;
+    }
+    let (which, how) = openers::process_of(root, &numbers)?;
+    Some(format!("its disk {} {how}", names.get(which)?))
+}
+
+/// The names of this device's disks, and of their partitions.
+fn disks_of(root: &Path, device: &str) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(root.join(BLOCK)) else { return Vec::new() };
+    let links: Vec<(String, PathBuf)> = entries
+        .flatten()
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, std::fs::read_link(entry.path()).ok()?)))
+        .collect();
+    let is_below = |to: &Path, place: &str| to.iter().any(|part| part == place);
+    let own = || links.iter().filter(|(_, to)| is_below(to, device));
+    let heads: Vec<String> = own().filter_map(|(name, _)| head_of(name)).collect();
+    let others = links.iter().filter(|(_, to)| heads.iter().any(|head| is_below(to, head)));
+    own().chain(others).map(|(name, _)| name.clone()).collect()
 }
 
 /// The disk of which this is one way (`nvme0c1n1`): that one is no device's.
@@ -319,5 +350,34 @@ mod tests {
         machine.write("proc/swaps", "");
         machine.write(&format!("sys/devices/pci0000:00/{NVME}/nvme/nvme0n1p1/holders/dm-0"), "");
         assert_eq!(machine.in_use().as_deref(), Some("its disk nvme0n1p1 is used by dm-0"));
+    }
+
+    #[test]
+    fn a_disk_that_domain_0_serves_to_a_guest_is_not_taken_from_it() {
+        let machine = Machine::new("serves");
+        machine.write("sys/bus/xen-backend/devices/vbd-7-51712/physical_device", "8:1\n");
+        assert_eq!(machine.in_use(), None, "it is another disk");
+        // 259:1, as blkback says it.
+        machine.write("sys/bus/xen-backend/devices/vbd-12-51728/physical_device", "103:1\n");
+        let why = "its disk nvme0n1p1 is served to domain 12 by domain 0, as its vbd 51728";
+        assert_eq!(machine.in_use().as_deref(), Some(why));
+        assert_eq!(domain_0_works_with(&machine.0, NVME), Some(format!("domain 0 works with it: {why}")));
+        let claim = Claim::of(NVME.into(), NVME.into());
+        let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("disk", By::Tandemd) };
+        assert!(!assigner.assign(&[claim], Duration::ZERO));
+    }
+
+    #[test]
+    fn a_function_that_has_virtual_ones_is_not_taken() {
+        let machine = Machine::new("functions");
+        let place = format!("sys/bus/pci/devices/{NVME}/sriov_numvfs");
+        machine.write(&place, "0\n");
+        assert_eq!(machine.in_use(), None);
+        machine.write(&place, "4\n");
+        let why = machine.in_use().unwrap();
+        assert!(
+            why.starts_with("it has 4 virtual functions") && why.contains(&format!("/{NVME}/sriov_numvfs")),
+            "{why}"
+        );
     }
 }

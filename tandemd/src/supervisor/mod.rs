@@ -17,6 +17,7 @@ mod health;
 mod last_words;
 mod look;
 mod machine;
+mod openers;
 mod options;
 mod orphans;
 mod ours;
