@@ -146,6 +146,9 @@ pub struct LookedAfter {
     /// Why it is parked.
     #[serde(default)]
     pub why: Option<String>,
+    /// What its toolstack waits for that others have.
+    #[serde(default)]
+    pub waits_for: Option<String>,
     /// How often it failed, by the name of the cause, and how often it was the way out again (`recovered`).
     pub counts: BTreeMap<String, u64>,
     /// Whether another one has booted and waits to take its place; nothing if none is wanted.

@@ -62,6 +62,7 @@ fn service_status(out: &mut String, service: &Service) {
 pub fn state(told: &LookedAfter) -> String {
     let LookedAfter { state, why, standby, snapshot, .. } = told;
     let why = why.as_ref().map_or(String::new(), |why| format!(": {why}"));
+    let others = told.waits_for.as_ref().map_or(String::new(), |what| format!("; {what}"));
     let waits = if *standby == Some(true) { "; another one waits" } else { "" };
     let noted = match snapshot {
         Some(true) => "; it can be rolled back",
@@ -71,7 +72,7 @@ pub fn state(told: &LookedAfter) -> String {
     let age = told.age_s.map_or(String::new(), |age| format!("; of use for {age} s"));
     let left = told.available_kib.map_or(String::new(), |kib| format!("; {kib} KiB of memory left"));
     let given_up = if told.twin_given_up { "; its twin was aborted too often, and is not loaded again" } else { "" };
-    format!("{state}{why}{waits}{noted}{age}{left}{given_up}")
+    format!("{state}{why}{others}{waits}{noted}{age}{left}{given_up}")
 }
 
 fn twin_status(out: &mut String, twin: &Twin, indent: &str) {
@@ -257,6 +258,13 @@ pub mod tests {
         let said = status(&Told::Tandemd { services: vec![Service { looked_after: Some(told), ..service() }] });
         let lines = "  has 0000:03:00.0, as `network`\n  has 0000:04:00.0, as `8086:0a54`\n";
         assert!(said.contains(&format!("  looked after: up; \n{lines}")), "{said}");
+    }
+
+    #[test]
+    fn what_a_driver_domains_toolstack_waits_for_is_told() {
+        let waits_for = Some("xl waits for its lock, which process 7 has (`xl restore /u1`)".to_string());
+        let told = LookedAfter { state: "starting".into(), waits_for, ..LookedAfter::default() };
+        assert_eq!(state(&told), "starting; xl waits for its lock, which process 7 has (`xl restore /u1`)");
     }
 
     #[test]

@@ -402,6 +402,7 @@ fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings)
         if let Some(desk) = desks().get_mut(service) {
             desk.told.age_s = machine.age(look.now).map(|age| age.as_secs());
             desk.told.available_kib = look.available_kib;
+            desk.told.waits_for = shell.waits_for();
         }
         let limit = match machine.state() {
             _ if machine.is_draining() => OFTEN,
@@ -419,10 +420,11 @@ fn save(machine: &mut Machine, paper: &mut Paper, service: &str, driver: &str) {
     let record = &machine.record;
     paper.say_and_keep(machine.said.drain(..), record, |line| eprintln!("{service}: {driver}: {line}"));
     if let Some(desk) = desks().get_mut(service) {
-        let (age_s, available_kib) = (desk.told.age_s, desk.told.available_kib);
+        let (age_s, available_kib, waits_for) = (desk.told.age_s, desk.told.available_kib, desk.told.waits_for.take());
         desk.told = LookedAfter {
             age_s,
             available_kib,
+            waits_for,
             twin_given_up: record.twin_given_up.is_some(),
             state: machine.state().into(),
             why: (machine.state() == PARKED).then(|| record.why.clone()),

@@ -409,6 +409,11 @@ impl Shell {
         })
     }
 
+    /// What the toolstack waits for that others have, for people.
+    pub fn waits_for(&self) -> Option<String> {
+        self.toolstack.waits_for()
+    }
+
     /// Whether the machine has memory for another instance. Nobody asks while one is up.
     fn has_room(&mut self, domain: Option<&Domain>) -> bool {
         if let Some(domain) = domain {

@@ -198,6 +198,21 @@ fn one_that_is_replaced_for_no_fault_of_its_own_sends_what_it_has() {
 }
 
 #[test]
+fn one_whose_toolstack_waits_for_others_has_not_failed() {
+    for snapshot in [false, true] {
+        let mut world = World::with(Settings { snapshot, ..settings() });
+        world.is_locked = true;
+        world.run(Duration::from_secs(1000));
+        assert_eq!((world.machine.state(), world.nr_domains), ("starting", 0), "{:?}", world.log);
+        world.is_locked = false;
+        world.run(Duration::from_secs(20));
+        assert!(world.is_well() && world.machine.record.failures.is_empty(), "{:?}", world.log);
+        let failed = ["not-started", "not-ready"].map(|cause| world.count(cause));
+        assert_eq!((world.nr_domains, failed), (1, [0, 0]), "{:?}", world.acts);
+    }
+}
+
+#[test]
 fn who_is_busy_or_gets_no_time_is_left_alone() {
     let mut world = World::up();
     world.acts.clear();

@@ -1,10 +1,13 @@
 //! Processes of the toolstack's: one at a time does what the machine asks for, and beside it others clear away what is left of domains.
 //!
 //! None of them is waited for for ever: one whose domain is gone has done what it was started for, and one that takes too long is ended.
+//! Who waits for xl's lock, which anybody may have for long, has not begun yet ([`lock`]).
 
 pub mod children;
+mod lock;
 mod process;
 
+use self::lock::Clock;
 use self::process::Running;
 pub use self::process::LONGEST;
 use super::look::Errand;
@@ -62,7 +65,7 @@ enum Process {
     /// Started by this daemon.
     Ours(Running),
     /// Started by an earlier one, and found then.
-    Inherited(u32, Instant),
+    Inherited(u32, Clock),
     /// It could not be started, and why.
     InVain(String),
 }
@@ -71,7 +74,8 @@ impl Toolstack {
     /// It may be at work for an earlier daemon, which may have begun to destroy the domain `going`.
     pub fn open(service: &str, config: &Path, devices: &[Claim], going: Option<u16>) -> Result<Self> {
         let earlier = Earlier { config: config.into(), devices: devices.into(), going };
-        let process = earlier.find()?.map_or(Process::Rests, |process| Process::Inherited(process, Instant::now()));
+        let process =
+            earlier.find()?.map_or(Process::Rests, |process| Process::Inherited(process, Clock::new(Instant::now())));
         let destroyed = going.filter(|_| matches!(process, Process::Inherited(..)));
         Ok(Self { service: service.into(), earlier, process, clearing: Vec::new(), nr_cleared: 0, destroyed })
     }
@@ -90,6 +94,15 @@ impl Toolstack {
     /// Whom it destroys.
     pub fn destroys(&self) -> Option<u16> {
         self.destroyed
+    }
+
+    /// What the toolstack waits for that others have, for people.
+    pub fn waits_for(&self) -> Option<String> {
+        match &self.process {
+            Process::Ours(process) => process.waits_for_others(),
+            Process::Inherited(_, clock) => clock.waits_for(),
+            Process::Rests | Process::InVain(_) => None,
+        }
     }
 
     /// Starts it with these arguments. One that cannot be started has ended in vain, as others do.
@@ -170,7 +183,9 @@ impl Toolstack {
         self.reap();
         let done = match &mut self.process {
             Process::Rests => return Ok(Errand::None),
-            Process::Inherited(process, since) if self.earlier.has(*process) => match since.elapsed() {
+            Process::Inherited(process, clock) if self.earlier.has(*process) => match clock
+                .past(*process, |line| eprintln!("{}: xl of an earlier tandemd's: {line}", self.service))
+            {
                 past if past < LONGEST => return Ok(Errand::Runs),
                 _ => Err(format!("process {process}, of an earlier tandemd's, does not end, and is not waited for")),
             },

@@ -117,7 +117,13 @@ impl Machine {
 
     /// It is created, boots, and is noted.
     pub(super) fn wait_until_noted(&mut self, booting: &Booting, look: &Look) -> Option<Act> {
-        if look.errand == Errand::Runs || look.noting.is_some() {
+        if look.errand == Errand::Runs {
+            // As long as that takes: the toolstack has limits of its own. From then on it may boot for so long.
+            let until = look.now + Duration::from_secs(self.settings.ready_s);
+            self.phase = Phase::Booting(Booting { until, ..booting.clone() });
+            return None;
+        }
+        if look.noting.is_some() {
             return None;
         }
         if let Some(domain) = &look.domain {

@@ -168,7 +168,7 @@ fn a_domain_that_does_not_boot_to_be_noted_has_failed() {
     let mut world = World::with(Settings { snapshot: true, ..settings() });
     world.upgrade(None).unwrap_err();
     world.machine.record.image = with(Some(Flaw::NeverBoots));
-    world.run(Duration::from_secs(22));
+    world.run(Duration::from_secs(24));
     assert_eq!(world.count("not-ready"), 1, "{:?}", world.acts);
     world.machine.record.image = with(Some(Flaw::Panics));
     world.run(Duration::from_secs(25));

@@ -99,6 +99,8 @@ pub struct World {
     /// The machine has memory for an instance more, and says so; the toolstack finds none as long as something is left of others.
     pub has_room: bool,
     pub is_full: bool,
+    /// Somebody else has the toolstack's lock: who creates a domain waits for that, and has not begun.
+    pub is_locked: bool,
     /// All domains are being ended.
     pub are_all_ended: bool,
     /// The next instances never become ready.
@@ -146,6 +148,7 @@ impl World {
             missing: MissingFiles::default(),
             has_room: false,
             is_full: false,
+            is_locked: false,
             are_all_ended: false,
             is_broken: false,
             medium_is_bad: false,

@@ -27,6 +27,12 @@ fn of(parent: Pid) -> Vec<Pid> {
     processes.filter(is_child).filter_map(Pid::from_raw).collect()
 }
 
+/// The one that has started this process, or waits for it now.
+pub fn parent_of(process: u32) -> Option<u32> {
+    let said = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    parent_in(&String::from_utf8_lossy(&said))?.try_into().ok()
+}
+
 /// Of `NUMBER (NAME) STATE PARENT …`, where the name may be anything.
 fn parent_in(stat: &str) -> Option<i32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()

@@ -1,6 +1,7 @@
 //! A process of the toolstack's that this daemon has started.
 
 use super::children;
+use super::lock::Clock;
 use anyhow::{Context, Result};
 use rustix::process::Pid;
 use std::fs::File;
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// One that is at work for so long is told of, and for so long is ended, unless it has less time. What it waits for itself it gives up much earlier: ten seconds for each device.
+/// One that is at work for so long is told of, and for so long is ended, unless it has less time. What it waits for itself it gives up much earlier: ten
+/// seconds for each device. Only for xl's lock it waits without a limit, and that is no work.
 const SLOW: Duration = Duration::from_secs(30);
 pub const LONGEST: Duration = Duration::from_secs(180);
 
@@ -19,7 +21,7 @@ pub struct Running {
     /// `None`: it was ended, and nobody waits for it.
     pub(super) child: Option<Child>,
     said: PathBuf,
-    pub(super) since: Instant,
+    pub(super) clock: Clock,
     /// It is ended after so long.
     limit: Duration,
     is_told: bool,
@@ -37,8 +39,8 @@ impl Running {
         let file = File::create(said).with_context(|| format!("cannot make {}", said.display()))?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn().with_context(|| format!("cannot start {what}"))?;
-        let (child, since, limit) = (Some(child), Instant::now(), LONGEST);
-        Ok(Self { what: what.into(), child, said: said.into(), since, limit, is_told: false })
+        let (child, clock, limit) = (Some(child), Clock::new(Instant::now()), LONGEST);
+        Ok(Self { what: what.into(), child, said: said.into(), clock, limit, is_told: false })
     }
 
     /// It is ended after so long.
@@ -58,9 +60,15 @@ impl Running {
         }
     }
 
+    /// What it waits for that others have, for people.
+    pub fn waits_for_others(&self) -> Option<String> {
+        self.clock.waits_for()
+    }
+
     /// It is at work still; one that is so for too long is ended.
     fn watch(&mut self) -> Option<Result<(), String>> {
-        let past = self.since.elapsed();
+        let process = self.child.as_ref()?.id();
+        let past = self.clock.past(process, |line| eprintln!("{}: {line}", self.what));
         if past >= SLOW && !std::mem::replace(&mut self.is_told, true) {
             eprintln!("{}: it is at work for {} s, and waits: {}", self.what, past.as_secs(), self.waits_for());
         }

@@ -42,7 +42,7 @@ fn nobody_waits_for_one_that_clears_a_domain_away_that_is_gone() {
     assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
     assert!(toolstack.clears(7) && toolstack.clearing(|domain| domain == 7) == [7]);
     assert!(toolstack.clears(7) && toolstack.clearing(|_| false).is_empty(), "its memory is back");
-    toolstack.clearing[0].process.since = Instant::now() - LONGEST;
+    toolstack.clearing[0].process.clock = Clock::new(Instant::now() - LONGEST);
     assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
     assert!(!toolstack.clears(7), "it is ended");
 }
@@ -107,12 +107,12 @@ fn one_of_an_earlier_daemons_is_not_waited_for_for_ever() {
     while toolstack.earlier.find().unwrap() != Some(process.id()) {
         assert!(began.elapsed() < Duration::from_secs(60));
     }
-    toolstack.process = Process::Inherited(process.id(), began);
+    toolstack.process = Process::Inherited(process.id(), Clock::new(began));
     assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::Runs);
-    toolstack.process = Process::Inherited(process.id(), began - LONGEST);
+    toolstack.process = Process::Inherited(process.id(), Clock::new(began - LONGEST));
     let done = toolstack.errand(&mut Nodes::default(), |_| true).unwrap();
     assert!(matches!(done, Errand::Done(Err(_))), "{done:?}");
-    toolstack.process = Process::Inherited(process.id(), began);
+    toolstack.process = Process::Inherited(process.id(), Clock::new(began));
     process.kill().unwrap();
     process.wait().unwrap();
     assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::Done(Ok(())));
@@ -125,7 +125,7 @@ fn one_that_takes_too_long_is_ended() {
     toolstack.process = Process::Ours(process);
     assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::Runs);
     if let Process::Ours(process) = &mut toolstack.process {
-        process.since = Instant::now() - LONGEST;
+        process.clock = Clock::new(Instant::now() - LONGEST);
     }
     let ended = toolstack.errand(&mut Nodes::default(), |_| true).unwrap();
     assert!(matches!(&ended, Errand::Done(Err(why)) if why.contains("is ended")), "{ended:?}");

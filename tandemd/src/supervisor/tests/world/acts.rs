@@ -38,6 +38,14 @@ impl World {
         }
     }
 
+    /// Who creates a domain waits for the lock first.
+    pub fn wait_for_lock(&mut self) {
+        let (is_locked, until) = (self.is_locked, self.now + CREATE);
+        let creates = |act| matches!(act, Act::Create | Act::CreateStandby | Act::CreateCandidate);
+        let waiting = self.processes.iter_mut().filter(|process| is_locked && creates(process.act));
+        waiting.for_each(|process| process.until = until);
+    }
+
     /// What the toolstack does in the end.
     pub fn complete(&mut self, process: Process) -> Result<(), String> {
         match process.act {

@@ -18,6 +18,7 @@ impl World {
             self.is_noted(id, Native::Works);
         }
         self.release();
+        self.wait_for_lock();
         let domain = self.domain.as_ref().map(|d| d.seen(self.now));
         let way = self.domain.as_ref().filter(|d| d.is_way()).map(|d| Way {
             is_card: false,
