@@ -143,8 +143,12 @@ pub struct Look {
     pub is_cut_off: bool,
     /// All domains are being ended. It is asked when the driver domain was shut down, and while it waits until that is over.
     pub are_all_ended: Option<bool>,
-    /// The process that was started.
+    /// The process that was started for the driver domain.
     pub errand: Errand,
+    /// The one that was started beside it, to create one that waits or is tried. It has the name of that one, and nothing else that the driver domain needs.
+    pub side: Errand,
+    /// Those who waited or were tried, and are destroyed just now by processes of which nothing more is heard.
+    pub dismissing: Vec<u16>,
     /// Why the one that was to take the place could not. This is told once.
     pub not_promoted: Option<String>,
 }
@@ -170,7 +174,7 @@ pub enum Act {
     CreateCandidate,
     /// One that waits and the PCI back end get to know each other, before there is a device.
     Introduce(u16),
-    /// The toolstack is to destroy one that waits, or that was tried.
+    /// The toolstack is to destroy one that waits, or that was tried, beside all else that it does.
     Dismiss(u16),
     /// One that waits is noted beside all else, so that it can be rolled back to that. It runs on, whether that was possible or not.
     Note(u16),

@@ -35,6 +35,8 @@ use xen_abi::sched as reason;
 
 /// So long after its interface is there a recovery is taken for complete, if no packet comes.
 const QUIET: Duration = Duration::from_secs(60);
+/// So long the memory of one that is destroyed beside is waited for.
+const UNTIL_FREE: Duration = Duration::from_secs(5);
 /// So long it is looked at often whether one that is up is of use.
 const SOON: Duration = Duration::from_secs(2);
 /// Who tries something again after twice as long each time, as TCP does, does so at the latest when as much time as it was in vain has gone by again. TCP
@@ -111,6 +113,8 @@ pub struct Machine {
     beside: Option<u16>,
     /// Another one could not be made beside them.
     lacks_room: bool,
+    /// Since when one that waited or was tried is being destroyed.
+    frees_since: Option<Duration>,
     /// The instance that is there can be rolled back.
     is_noted: bool,
     /// The one that waits runs, or will when there is something to do for it.
@@ -140,6 +144,7 @@ impl Machine {
             cleared: BTreeMap::new(),
             beside: None,
             lacks_room: false,
+            frees_since: None,
             is_noted: false,
             runs_beside: None,
             cut_off_since: None,
@@ -204,17 +209,25 @@ impl Machine {
     pub fn next(&mut self, look: &Look) -> Option<Act> {
         self.is_noted = look.domain.as_ref().is_some_and(|d| self.can_go_back(d.id, look));
         self.runs_beside = look.standby.as_ref().filter(|d| is_usable(d)).map(|d| d.id);
+        let frees = |d: &Domain| look.dismissing.contains(&d.id);
+        let frees = look.standby.iter().chain(&look.candidate).any(frees);
+        self.frees_since = frees.then(|| self.frees_since.unwrap_or(look.now));
         if let Some(result) = self.standby.take_result(look) {
             // It was its toolstack, and nobody else waits for that.
             self.said.extend(result.err());
-            return self.next(&Look { errand: Errand::None, ..look.clone() });
+            return self.next(&Look { side: Errand::None, ..look.clone() });
         }
         if let Some(result) = self.candidate.take_result(look) {
             self.hear_of_candidate(result);
-            return self.next(&Look { errand: Errand::None, ..look.clone() });
+            return self.next(&Look { side: Errand::None, ..look.clone() });
         }
         let act = self.advance(look).or_else(|| self.clear_away(look));
-        act.or_else(|| if look.errand == Errand::None { self.beside(look) } else { None })
+        act.or_else(|| if Self::is_idle(look) { self.beside(look) } else { None })
+    }
+
+    /// No toolstack is at work but such as destroys somebody beside.
+    fn is_idle(look: &Look) -> bool {
+        look.errand == Errand::None && look.side == Errand::None
     }
 
     /// What there is to do for those that are not the driver domain, and may become it.
@@ -251,6 +264,9 @@ impl Machine {
     /// One that has booted gets to know others while it waits; if it is to be noted, that comes first.
     fn introduce(&mut self, look: &Look) -> Option<Act> {
         let there = look.standby.as_ref().filter(|d| !d.is_dying && d.end.is_none())?;
+        if look.dismissing.contains(&there.id) {
+            return None;
+        }
         if self.takes_turns() {
             if let Some(act) = self.note_who_waits(there, look) {
                 return Some(act);
@@ -296,7 +312,7 @@ impl Machine {
     /// Whether it can do what somebody asks for, or say why not. One that has just begun knows after its first step; and what became of a process, which
     /// is told once, is heard first, by who has asked for that.
     pub fn hears(&self, look: &Look) -> bool {
-        let is_told = matches!(look.errand, Errand::Done(_));
+        let is_told = [&look.errand, &look.side].into_iter().any(|errand| matches!(errand, Errand::Done(_)));
         !is_told && (self.phase != Phase::Inherited || look.errand == Errand::Runs)
     }
 
@@ -493,7 +509,9 @@ impl Machine {
 
     /// The one that can take the place.
     pub(super) fn who_waits(&self, look: &Look) -> Option<u16> {
-        let is_done = |d: &Domain| is_usable(d) && ![look.going_back, look.noting].contains(&Some(d.id));
+        let is_done = |d: &Domain| {
+            is_usable(d) && ![look.going_back, look.noting].contains(&Some(d.id)) && !look.dismissing.contains(&d.id)
+        };
         let is_ready = |d: &&Domain| is_done(d) && (self.settings.standby > 0 || self.was_noted(d.id));
         let waits = || look.standby.as_ref().filter(is_ready).map(|d| d.id);
         self.who_is_new(look).or_else(waits)
@@ -532,10 +550,10 @@ impl Machine {
         if let Some(act) = self.note_again(look) {
             return Some(act);
         }
-        if look.errand == Errand::None && self.is_in_the_way(look) {
+        if Self::is_idle(look) && self.is_in_the_way(look) {
             return self.standby.next(Wish::Gone, look, &mut self.said);
         }
-        if is_at_work {
+        if is_at_work || waits.is_none() && self.is_held_up(back.is_some(), look) {
             return None;
         }
         if self.record.under_way.is_none() {
@@ -568,6 +586,18 @@ impl Machine {
             ));
             self.record.image = Image::default();
         }
+    }
+
+    /// Whether one cannot be made yet, or rolled back, for what the toolstack does beside: who makes one there has xl's lock, or is the next to get it, and a
+    /// name that one that is rolled back has for a moment.
+    fn is_held_up(&self, goes_back: bool, look: &Look) -> bool {
+        let is_making = look.side == Errand::Runs;
+        if goes_back {
+            return is_making && !self.candidate.is_at_work();
+        }
+        let is_leaving = |d: &Domain| look.dismissing.contains(&d.id);
+        let has_name = self.settings.snapshot && look.standby.as_ref().is_some_and(is_leaving);
+        is_making || has_name || self.frees_since.is_some_and(|since| look.now < since + UNTIL_FREE)
     }
 
     /// The toolstack starts it.

@@ -283,7 +283,8 @@ impl Shell {
         if self.beside.as_ref().is_some_and(Beside::is_over) {
             self.end_beside()?;
         }
-        if !matches!(errand, Errand::None) {
+        let (side, dismissing) = (self.toolstack.side(), self.toolstack.dismissing());
+        if !matches!((&errand, &side), (Errand::None, Errand::None)) || !dismissing.is_empty() {
             self.find()?;
         }
         if let (Errand::Runs, Some(domain)) = (&errand, self.toolstack.destroys()) {
@@ -405,6 +406,8 @@ impl Shell {
             is_cut_off,
             are_all_ended,
             errand,
+            side,
+            dismissing,
             not_promoted: self.not_promoted.take(),
         })
     }
@@ -522,7 +525,7 @@ impl Shell {
             Act::Dismiss(domain) => {
                 // The toolstack knows of devices only.
                 passthrough::forget(domain, &mut self.store)?;
-                self.toolstack.start(&["destroy", &domain.to_string()]);
+                self.toolstack.dismiss(domain);
                 Ok(())
             }
             Act::Create => {
@@ -577,16 +580,17 @@ impl Shell {
         }
     }
 
-    /// The toolstack creates one of this image. These lines come last, and so count.
+    /// The toolstack creates one of this image. These lines come last, and so count; with none it is the driver domain itself.
     fn create(&mut self, image: &Image, lines: &[String]) {
+        let has_place = lines.is_empty();
         let (config, image) = (self.config.to_string_lossy().into_owned(), image.lines());
         let lines = image.iter().chain(lines).map(String::as_str);
         let arguments: Vec<&str> = CREATE.iter().copied().chain([config.as_str()]).chain(lines).collect();
-        // One without devices may be created beside the one that has them.
-        if self.domain.is_some() {
-            self.toolstack.create_beside(&self.config, &arguments);
-        } else {
-            self.toolstack.start(&arguments);
+        match self.domain {
+            _ if has_place => self.toolstack.start(&arguments),
+            // One without devices may be created beside the one that has them.
+            Some(_) => self.toolstack.create_beside(&self.config, &arguments),
+            None => self.toolstack.start_beside(&arguments),
         }
     }
 

@@ -52,10 +52,8 @@ fn lacks_memory(why: &str) -> bool {
 pub struct Standby {
     /// It has booted within this time.
     limit: Duration,
-    /// The toolstack works on it.
+    /// The toolstack makes it.
     is_at_work: bool,
-    /// It makes one.
-    makes: bool,
     /// So many times in a row none could be made.
     in_vain: u32,
     /// The next thing is not done before.
@@ -63,33 +61,32 @@ pub struct Standby {
     seen: Option<Seen>,
     /// The one that knows the PCI back end.
     introduced: Option<u16>,
+    /// The one that was begun to be destroyed: what is wanted later does not make it whole again.
+    leaving: Option<u16>,
 }
 
 impl Standby {
     /// There is none.
     pub fn new(limit: Duration) -> Self {
-        Self { limit, is_at_work: false, makes: false, in_vain: 0, from: Duration::ZERO, seen: None, introduced: None }
+        Self { limit, is_at_work: false, in_vain: 0, from: Duration::ZERO, seen: None, introduced: None, leaving: None }
     }
 
-    /// What the toolstack said, if it was asked here. Told once.
+    /// What the toolstack said of one that it was to make, if it was asked here. Told once.
     pub fn take_result(&mut self, look: &Look) -> Option<Result<(), String>> {
-        let Errand::Done(result) = &look.errand else { return None };
+        let Errand::Done(result) = &look.side else { return None };
         if !std::mem::take(&mut self.is_at_work) {
             return None;
         }
-        let makes = std::mem::take(&mut self.makes);
         Some(result.clone().map_err(|why| {
-            let doublings = if makes { self.in_vain.min(8) } else { 0 };
-            let wait = AGAIN.saturating_mul(1 << doublings).min(LONGEST);
-            self.in_vain += u32::from(makes);
+            let wait = AGAIN.saturating_mul(1 << self.in_vain.min(8)).min(LONGEST);
+            self.in_vain = self.in_vain.saturating_add(1);
             self.from = look.now + wait;
             let again = format!("that is tried again after {} s", wait.as_secs());
-            match makes {
-                true if lacks_memory(&why) => format!(
+            match lacks_memory(&why) {
+                true => format!(
                     "there is too little memory for one that waits, and it goes on without; {again}, and `xl info` says what is free: {why}"
                 ),
-                true => format!("the one that is to wait cannot be made, and it goes on without; {again}: {why}"),
-                false => format!("the one that is to wait: {why}"),
+                false => format!("the one that is to wait cannot be made, and it goes on without; {again}: {why}"),
             }
         }))
     }
@@ -97,16 +94,16 @@ impl Standby {
     /// The next thing to do with it. No toolstack is at work.
     pub fn next(&mut self, wish: Wish, look: &Look, said: &mut Vec<String>) -> Option<Act> {
         let Some(there) = &look.standby else {
-            (self.seen, self.introduced) = (None, None);
+            (self.seen, self.introduced, self.leaving) = (None, None, None);
             let is_due = wish == Wish::There && look.has_devices && look.is_served && look.now >= self.from;
-            self.makes |= is_due;
-            return is_due.then(|| self.ask(Act::CreateStandby));
+            self.is_at_work |= is_due;
+            return is_due.then_some(Act::CreateStandby);
         };
-        if there.is_dying {
+        if there.is_dying || look.dismissing.contains(&there.id) {
             return None;
         }
         let has_ended = there.end.is_some();
-        if wish == Wish::Gone || has_ended {
+        if wish == Wish::Gone || has_ended || self.leaving == Some(there.id) {
             if look.now < self.from {
                 return None;
             }
@@ -116,7 +113,7 @@ impl Standby {
                 said.push(format!("domain {} is not to wait any more, and goes", there.id));
             }
             self.from = look.now + if has_ended { AGAIN } else { AGAIN_DISMISS };
-            return Some(self.ask(Act::Dismiss(there.id)));
+            return Some(self.dismiss(there.id));
         }
         let act = self.watch(there, look, said);
         // Elsewhere it is being waited for by others, who know how long.
@@ -144,12 +141,12 @@ impl Standby {
 
     /// This one has been rolled back, and waits.
     pub fn has_gone_back(&mut self, there: &Domain, now: Duration) {
-        (self.seen, self.introduced) = (Some(Seen::has_gone_back(there, now)), None);
+        (self.seen, self.introduced, self.leaving) = (Some(Seen::has_gone_back(there, now)), None, None);
     }
 
-    fn ask(&mut self, act: Act) -> Act {
-        self.is_at_work = true;
-        act
+    fn dismiss(&mut self, domain: u16) -> Act {
+        self.leaving = Some(domain);
+        Act::Dismiss(domain)
     }
 
     /// It boots, or waits.
@@ -159,7 +156,7 @@ impl Standby {
             self.in_vain = 0;
             said.push(format!("domain {} waits to take its place", there.id));
         }
-        seen.is_half_built(there, look.now).then(|| self.ask(Act::Dismiss(there.id)))
+        seen.is_half_built(there, look.now).then(|| self.dismiss(there.id))
     }
 
     /// One that does not boot is of no use, and would get the place before whoever else could.
@@ -170,7 +167,7 @@ impl Standby {
         }
         said.push(format!("domain {} has not booted within {} s, and goes", there.id, self.limit.as_secs()));
         self.from = look.now + AGAIN;
-        Some(self.ask(Act::Dismiss(there.id)))
+        Some(self.dismiss(there.id))
     }
 }
 
@@ -181,7 +178,7 @@ mod tests {
     fn made(standby: &mut Standby, now: Duration, result: Result<(), &str>) -> Option<String> {
         let look = Look { now, has_devices: true, is_served: true, ..Look::default() };
         assert_eq!(standby.next(Wish::There, &look, &mut Vec::new()), Some(Act::CreateStandby), "{now:?}");
-        let done = Look { errand: Errand::Done(result.map_err(Into::into)), ..look.clone() };
+        let done = Look { side: Errand::Done(result.map_err(Into::into)), ..look.clone() };
         let said = standby.take_result(&done).unwrap().err();
         assert_eq!(standby.next(Wish::There, &look, &mut Vec::new()), None, "not at once");
         said

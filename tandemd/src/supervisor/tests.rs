@@ -124,9 +124,9 @@ fn an_order_does_not_keep_what_became_of_a_process_from_who_waits_for_that() {
     loop {
         world.pass();
         let mut look = world.look();
-        let is_over = look.errand != Errand::Runs;
-        if is_over && look.errand != Errand::None {
-            look.errand = refused.clone();
+        let is_over = look.side != Errand::Runs;
+        if is_over && look.side != Errand::None {
+            look.side = refused.clone();
         }
         let mut act = None;
         if is_over && world.machine.hears(&look) {
@@ -550,6 +550,7 @@ enum Event {
     CandidateDestroyed,
     Upgrade(Option<Flaw>),
     Native(Native),
+    DismissHangs,
     SnapshotsLost,
     MachineStartsAnew,
     AllAreShutDown,
@@ -583,6 +584,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => any::<bool>().prop_map(Event::Device),
         1 => any::<bool>().prop_map(Event::Another),
         2 => prop_oneof![Just(Native::Works), Just(Native::Fails), Just(Native::IsKilled)].prop_map(Event::Native),
+        1 => Just(Event::DismissHangs),
         1 => Just(Event::SnapshotsLost),
         1 => Just(Event::MachineStartsAnew),
         2 => Just(Event::AllAreShutDown),
@@ -634,6 +636,7 @@ proptest! {
                 Event::Device(is_there) => world.has_devices = is_there,
                 Event::Another(is_there) => world.lacks_another = !is_there,
                 Event::Native(native) => world.native = native,
+                Event::DismissHangs => world.hangs = 1,
                 Event::SnapshotsLost => world.all_mut().for_each(|d| d.is_noted = false),
                 Event::MachineStartsAnew => {
                     world.machine_starts_anew();
@@ -653,12 +656,12 @@ proptest! {
                 }
             }
         }
-        (world.has_devices, world.lacks_another, world.are_all_ended) = (true, false, false);
+        (world.has_devices, world.lacks_another, world.are_all_ended, world.hangs) = (true, false, false, 0);
         // One that is believed errs as long as it lives.
         if let Some(d) = world.domain.as_mut().filter(|d| d.does == Does::Errs) {
             d.does = Does::Its;
         }
-        world.run(Duration::from_secs(300));
+        world.run(Duration::from_secs(300) + HANGS);
         match world.machine.record.mode {
             Mode::Run => prop_assert!(world.is_well(), "{} {:?} {:?}", world.machine.state(), world.domain, world.log),
             // One that somebody else has started while it was parked is let alone.

@@ -1,4 +1,5 @@
-//! Processes of the toolstack's: one at a time does what the machine asks for, and beside it others clear away what is left of domains.
+//! Processes of the toolstack's: one at a time does what the machine asks for the driver domain, and one creates what waits or is tried. Beside them others
+//! destroy such ones, and clear away what is left of domains.
 //!
 //! None of them is waited for for ever: one whose domain is gone has done what it was started for, and one that takes too long is ended.
 //! Who waits for xl's lock, which anybody may have for long, has not begun yet ([`lock`]).
@@ -33,7 +34,9 @@ pub struct Toolstack {
     service: String,
     earlier: Earlier,
     process: Process,
-    /// Processes that destroy what is left of domains whose places others have.
+    /// The one that creates a domain without devices, beside the driver domain.
+    side: Process,
+    /// Processes that destroy what is left of domains whose places others have, or those that wait for such a place.
     clearing: Vec<Clearing>,
     nr_cleared: u32,
     /// Who is destroyed, and answers nobody any more.
@@ -56,6 +59,8 @@ pub fn run_to_its_end(what: &str, arguments: &[&str], limit: Duration) -> Result
 /// A process that clears a domain away.
 struct Clearing {
     domain: u16,
+    /// It has not had the place yet.
+    is_dismissed: bool,
     process: Running,
 }
 
@@ -74,10 +79,14 @@ impl Toolstack {
     /// It may be at work for an earlier daemon, which may have begun to destroy the domain `going`.
     pub fn open(service: &str, config: &Path, devices: &[Claim], going: Option<u16>) -> Result<Self> {
         let earlier = Earlier { config: config.into(), devices: devices.into(), going };
-        let process =
-            earlier.find()?.map_or(Process::Rests, |process| Process::Inherited(process, Clock::new(Instant::now())));
+        let found = |process: Option<u32>| {
+            process.map_or(Process::Rests, |process| Process::Inherited(process, Clock::new(Instant::now())))
+        };
+        let process = found(earlier.find(Earlier::is_one)?);
+        let side = found(earlier.find(Earlier::is_beside)?);
         let destroyed = going.filter(|_| matches!(process, Process::Inherited(..)));
-        Ok(Self { service: service.into(), earlier, process, clearing: Vec::new(), nr_cleared: 0, destroyed })
+        let (service, clearing) = (service.into(), Vec::new());
+        Ok(Self { service, earlier, process, side, clearing, nr_cleared: 0, destroyed })
     }
 
     /// Begins to destroy a domain that answers nobody any more.
@@ -98,11 +107,7 @@ impl Toolstack {
 
     /// What the toolstack waits for that others have, for people.
     pub fn waits_for(&self) -> Option<String> {
-        match &self.process {
-            Process::Ours(process) => process.waits_for_others(),
-            Process::Inherited(_, clock) => clock.waits_for(),
-            Process::Rests | Process::InVain(_) => None,
-        }
+        self.process.waits_for().or_else(|| self.side.waits_for())
     }
 
     /// Starts it with these arguments. One that cannot be started has ended in vain, as others do.
@@ -113,12 +118,19 @@ impl Toolstack {
         self.destroyed = None;
     }
 
-    /// Starts it to create a domain of this configuration beside one that is there, unless both would write to a disk. The configuration may say something
-    /// else than when the daemon has read it.
+    /// Starts one with these arguments to create a domain beside the driver domain.
+    pub fn start_beside(&mut self, arguments: &[&str]) {
+        let said = Path::new(RUN).join(format!("{}.beside.xl", self.service));
+        let started = Running::start(&self.service, arguments, &said);
+        self.side = started.map_or_else(|error| Process::InVain(format!("{error:#}")), Process::Ours);
+    }
+
+    /// The same of this configuration beside one that is there, unless both would write to a disk. The configuration may say something else than when the
+    /// daemon has read it.
     pub fn create_beside(&mut self, config: &Path, arguments: &[&str]) {
         match settings::may_run_beside(config) {
-            Ok(()) => self.start(arguments),
-            Err(error) => (self.process, self.destroyed) = (Process::InVain(format!("{error:#}")), None),
+            Ok(()) => self.start_beside(arguments),
+            Err(error) => self.side = Process::InVain(format!("{error:#}")),
         }
     }
 
@@ -127,7 +139,7 @@ impl Toolstack {
         let Some(domain) = self.destroyed.take() else { return };
         if let Process::Ours(mut process) = std::mem::replace(&mut self.process, Process::Rests) {
             process.say_elsewhere(self.next_said());
-            self.clearing.push(Clearing { domain, process });
+            self.clearing.push(Clearing { domain, is_dismissed: false, process });
         }
     }
 
@@ -139,11 +151,20 @@ impl Toolstack {
 
     /// Begins to clear away what is left of a domain that has neither name nor devices. Others may begin, too.
     pub fn clear_away(&mut self, domain: u16) {
+        self.destroy_beside(domain, false);
+    }
+
+    /// Begins to destroy one that waits, or was tried. Others may begin, too.
+    pub fn dismiss(&mut self, domain: u16) {
+        self.destroy_beside(domain, true);
+    }
+
+    fn destroy_beside(&mut self, domain: u16, is_dismissed: bool) {
         let said = self.next_said();
         match Running::start(&self.service, &["destroy", &domain.to_string()], &said) {
-            Ok(process) => self.clearing.push(Clearing { domain, process }),
+            Ok(process) => self.clearing.push(Clearing { domain, is_dismissed, process }),
             // It is tried again.
-            Err(error) => eprintln!("{}: what is left of domain {domain} stays: {error:#}", self.service),
+            Err(error) => eprintln!("{}: domain {domain} stays: {error:#}", self.service),
         }
     }
 
@@ -154,16 +175,22 @@ impl Toolstack {
 
     /// The domains that are cleared away and of which there is something left, by what `is_left` says of each.
     pub fn clearing(&self, mut is_left: impl FnMut(u16) -> bool) -> Vec<u16> {
-        self.clearing.iter().map(|clearing| clearing.domain).filter(|domain| is_left(*domain)).collect()
+        let remains = self.clearing.iter().filter(|clearing| !clearing.is_dismissed);
+        remains.map(|clearing| clearing.domain).filter(|domain| is_left(*domain)).collect()
+    }
+
+    /// Those who waited, or were tried, and are destroyed.
+    pub fn dismissing(&self) -> Vec<u16> {
+        self.clearing.iter().filter(|clearing| clearing.is_dismissed).map(|clearing| clearing.domain).collect()
     }
 
     /// Those of them that have ended.
     fn reap(&mut self) {
         let service = &self.service;
-        self.clearing.retain_mut(|Clearing { process, .. }| {
+        self.clearing.retain_mut(|Clearing { process, domain, .. }| {
             let Some(result) = process.end() else { return true };
             if let Err(why) = result {
-                eprintln!("{service}: xl destroy, of what was left: {why}");
+                eprintln!("{service}: xl destroy {domain}, beside: {why}");
             }
             process.forget_said();
             false
@@ -181,28 +208,58 @@ impl Toolstack {
     /// How it goes with what it was started for. `is_left`: whether there is something left of a domain.
     pub fn errand(&mut self, store: &mut impl Store, mut is_left: impl FnMut(u16) -> bool) -> Result<Errand> {
         self.reap();
-        let done = match &mut self.process {
-            Process::Rests => return Ok(Errand::None),
-            Process::Inherited(process, clock) if self.earlier.has(*process) => match clock
-                .past(*process, |line| eprintln!("{}: xl of an earlier tandemd's: {line}", self.service))
-            {
-                past if past < LONGEST => return Ok(Errand::Runs),
-                _ => Err(format!("process {process}, of an earlier tandemd's, does not end, and is not waited for")),
-            },
-            Process::Inherited(..) => Ok(()),
-            Process::InVain(why) => Err(std::mem::take(why)),
-            Process::Ours(process) => match process.end() {
-                Some(result) => result,
-                None if !self.is_released(store)? => return Ok(Errand::Runs),
-                None if self.destroyed.is_some_and(&mut is_left) => return Ok(Errand::ClearsAway),
-                None => {
-                    self.set_aside();
-                    Ok(())
-                }
-            },
+        let done = match self.process.end(&self.earlier, &self.service) {
+            None => return Ok(Errand::None),
+            Some(Some(result)) => result,
+            Some(None) if !matches!(self.process, Process::Ours(_)) || !self.is_released(store)? => {
+                return Ok(Errand::Runs)
+            }
+            Some(None) if self.destroyed.is_some_and(&mut is_left) => return Ok(Errand::ClearsAway),
+            Some(None) => {
+                self.set_aside();
+                Ok(())
+            }
         };
         self.process = Process::Rests;
         Ok(Errand::Done(done))
+    }
+
+    /// How it goes with what is created beside.
+    pub fn side(&mut self) -> Errand {
+        match self.side.end(&self.earlier, &self.service) {
+            None => Errand::None,
+            Some(None) => Errand::Runs,
+            Some(Some(result)) => {
+                self.side = Process::Rests;
+                Errand::Done(result)
+            }
+        }
+    }
+}
+
+impl Process {
+    /// `None`: there is none. Else how it has ended, if it has.
+    fn end(&mut self, earlier: &Earlier, service: &str) -> Option<Option<Result<(), String>>> {
+        Some(match self {
+            Self::Rests => return None,
+            Self::Inherited(process, clock) if earlier.has(*process) => {
+                let past = clock.past(*process, |line| eprintln!("{service}: xl of an earlier tandemd's: {line}"));
+                let why = || format!("process {process}, of an earlier tandemd's, does not end, and is not waited for");
+                (past >= LONGEST).then(|| Err(why()))
+            }
+            Self::Inherited(..) => Some(Ok(())),
+            Self::InVain(why) => Some(Err(std::mem::take(why))),
+            Self::Ours(process) => process.end(),
+        })
+    }
+
+    /// What it waits for that others have, for people.
+    fn waits_for(&self) -> Option<String> {
+        match self {
+            Self::Ours(process) => process.waits_for_others(),
+            Self::Inherited(_, clock) => clock.waits_for(),
+            Self::Rests | Self::InVain(_) => None,
+        }
     }
 }
 
@@ -214,33 +271,53 @@ struct Earlier {
 }
 
 impl Earlier {
-    /// A process that an earlier daemon has started and that is at work still.
-    fn find(&self) -> Result<Option<u32>> {
+    /// A process that an earlier daemon has started and that is at work still, if it has such arguments.
+    fn find(&self, is_meant: fn(&Self, &[u8]) -> bool) -> Result<Option<u32>> {
         let all = std::fs::read_dir("/proc").context("no list of processes")?;
         let mut processes = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        Ok(processes.find(|process| self.has(*process)))
+        Ok(processes.find(|process| arguments_of(*process).is_some_and(|arguments| is_meant(self, &arguments))))
     }
 
     /// Whether this process has not ended, and is one of those.
     fn has(&self, process: u32) -> bool {
-        std::fs::read(format!("/proc/{process}/cmdline")).is_ok_and(|arguments| self.is_one(&arguments))
+        arguments_of(process).is_some_and(|arguments| self.is_one(&arguments) || self.is_beside(&arguments))
+    }
+
+    /// What comes after `xl create` and this configuration, if these are such arguments.
+    fn created<'a>(&'a self, arguments: &'a [u8]) -> Option<Vec<&'a [u8]>> {
+        let arguments: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
+        let (program, rest) = arguments.split_first()?;
+        let words = CREATE.iter().map(|word| word.as_bytes());
+        let create: Vec<&[u8]> = words.chain([self.config.as_os_str().as_bytes()]).collect();
+        Some(rest.strip_prefix(&create[..])?.to_vec()).filter(|_| is_xl(program))
+    }
+
+    /// Whether they create one without devices and of another name beside.
+    fn is_beside(&self, arguments: &[u8]) -> bool {
+        self.created(arguments).is_some_and(|lines| lines.iter().any(|line| line.starts_with(b"name=")))
     }
 
     /// Whether a process of these arguments was started to create a domain of this configuration, to hand it one of its devices, or to
     /// destroy the instance that has to go. One of the operator's that creates it has other arguments, and may stay for as long as the
     /// domain does.
     fn is_one(&self, arguments: &[u8]) -> bool {
+        let creates = self.created(arguments).is_some() && !self.is_beside(arguments);
         let arguments: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
         let Some((program, rest)) = arguments.split_first() else { return false };
-        let is_xl = *program == b"xl" || program.ends_with(b"/xl");
-        let create: Vec<&[u8]> =
-            CREATE.iter().map(|word| word.as_bytes()).chain([self.config.as_os_str().as_bytes()]).collect();
         let attaches = matches!(rest, [what, _, device, ..]
             if *what == ATTACH.as_bytes() && self.devices.iter().any(|claim| claim.said.as_bytes() == *device));
         let destroys = matches!(rest, [b"destroy", domain, ..]
             if self.going.is_some_and(|going| going.to_string().as_bytes() == *domain));
-        is_xl && (rest.starts_with(&create) || attaches || destroys)
+        is_xl(program) && (creates || attaches || destroys)
     }
+}
+
+fn is_xl(program: &[u8]) -> bool {
+    program == b"xl" || program.ends_with(b"/xl")
+}
+
+fn arguments_of(process: u32) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{process}/cmdline")).ok()
 }
 
 #[cfg(test)]

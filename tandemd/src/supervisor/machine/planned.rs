@@ -5,7 +5,7 @@
 //! more and more rarely: a configuration with too little memory is no better after that.
 
 use super::super::cause::Cause;
-use super::super::look::{Errand, Look};
+use super::super::look::Look;
 use super::super::record::{ms, Hasty, InPlace};
 use super::Machine;
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl Machine {
 
     /// Nothing else is under way with any of them.
     fn is_calm(&self, look: &Look) -> bool {
-        let is_over = self.record.under_way.is_none() && self.record.upgrade.is_none() && look.errand == Errand::None;
+        let is_over = self.record.under_way.is_none() && self.record.upgrade.is_none() && Self::is_idle(look);
         is_over && look.going_back.is_none() && look.noting.is_none() && !self.has_remains(look)
     }
 

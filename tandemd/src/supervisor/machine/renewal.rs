@@ -4,7 +4,7 @@
 //! place at once; and when guests go on, what is left of it is rolled back beside, and waits. So two take turns, and nothing boots. What cannot be rolled
 //! back is cleared away, and another one boots to wait.
 
-use super::super::look::{Act, Domain, Errand, Look};
+use super::super::look::{Act, Domain, Look};
 use super::super::standby::{is_usable, Wish};
 use super::Machine;
 
@@ -45,7 +45,8 @@ impl Machine {
     pub(super) fn note_again(&mut self, look: &Look) -> Option<Act> {
         let there =
             look.standby.as_ref().filter(|d| !d.is_dying && d.end.is_none() && self.record.noting == Some(d.id));
-        let is_free = self.takes_turns() && look.errand == Errand::None && look.noting.is_none();
+        let is_free = self.takes_turns() && Self::is_idle(look) && look.noting.is_none();
+        let there = there.filter(|d| !look.dismissing.contains(&d.id));
         there.filter(|_| is_free).and_then(|there| self.note_who_waits(there, look))
     }
 

@@ -78,7 +78,7 @@ impl Machine {
             // An earlier daemon was killed while it was on its way. Nobody else can have its name.
             Some(there) => Some(there.id).filter(|id| there.is_paused && self.record.rolling == Some(*id)),
         };
-        who.filter(|id| self.can_go_back(*id, look))
+        who.filter(|id| self.can_go_back(*id, look) && !look.dismissing.contains(id))
     }
 
     /// Whether somebody can take the place of this one, or be made for it, as soon as it has lost its devices and its name.
@@ -117,7 +117,8 @@ impl Machine {
 
     /// It is created, boots, and is noted.
     pub(super) fn wait_until_noted(&mut self, booting: &Booting, look: &Look) -> Option<Act> {
-        if look.errand == Errand::Runs {
+        let is_leaving = look.standby.as_ref().is_some_and(|d| look.dismissing.contains(&d.id));
+        if look.side == Errand::Runs || is_leaving {
             // As long as that takes: the toolstack has limits of its own. From then on it may boot for so long.
             let until = look.now + Duration::from_secs(self.settings.ready_s);
             self.phase = Phase::Booting(Booting { until, ..booting.clone() });
@@ -132,7 +133,7 @@ impl Machine {
             self.adopt(domain.id, look);
             return None;
         }
-        let failed = match (&look.standby, &look.errand) {
+        let failed = match (&look.standby, &look.side) {
             (_, Errand::Done(Err(why))) if booting.stage == Stage::Boots => Some(Cause::NotStarted(why.clone())),
             (None, _) if booting.stage == Stage::IsDismissed => Some(Cause::NotBooted),
             (None, _) => Some(Cause::NotStarted("it was gone at once".into())),

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// So often the toolstack is asked to destroy one that is of no use.
 const AGAIN: Duration = Duration::from_secs(5);
+/// So long is waited for one that goes first. xl gives up on a device after ten seconds, and on a script never.
+const GOES_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why an upgrade is called off.
 pub const BY_OPERATOR: &str = "the operator wants something else";
@@ -30,8 +32,10 @@ pub fn name_of(driver: &str) -> String {
 /// How it goes with the one that is tried.
 #[derive(Debug, Default)]
 pub struct Candidate {
-    /// The toolstack works on it.
+    /// The toolstack makes it.
     is_at_work: bool,
+    /// Since when somebody else is to go first.
+    waits_since: Option<Duration>,
     /// It was asked for by this daemon.
     is_made: bool,
     /// It was noted by this daemon, if that was possible.
@@ -52,21 +56,26 @@ enum Next {
 impl Candidate {
     /// What the toolstack said, if it was asked here. Told once.
     pub fn take_result(&mut self, look: &Look) -> Option<Result<(), String>> {
-        let Errand::Done(result) = &look.errand else { return None };
+        let Errand::Done(result) = &look.side else { return None };
         std::mem::take(&mut self.is_at_work).then(|| result.clone())
     }
 
-    fn ask(&mut self, act: Act) -> Act {
-        self.is_at_work = true;
-        act
+    /// The toolstack makes it.
+    pub fn is_at_work(&self) -> bool {
+        self.is_at_work
     }
 
-    fn dismiss(&mut self, there: &Domain, now: Duration) -> Option<Act> {
-        if there.is_dying || now < self.from {
+    /// Whether somebody who is to go first has not gone for so long.
+    fn waits_for_long(&mut self, now: Duration) -> bool {
+        now >= *self.waits_since.get_or_insert(now) + GOES_WITHIN
+    }
+
+    fn dismiss(&mut self, there: &Domain, look: &Look) -> Option<Act> {
+        if there.is_dying || look.now < self.from || look.dismissing.contains(&there.id) {
             return None;
         }
-        self.from = now + AGAIN;
-        Some(self.ask(Act::Dismiss(there.id)))
+        self.from = look.now + AGAIN;
+        Some(Act::Dismiss(there.id))
     }
 
     /// No toolstack is at work.
@@ -75,8 +84,8 @@ impl Candidate {
             if std::mem::replace(&mut self.is_made, true) {
                 return Next::Refused("the new one has gone while it booted".into());
             }
-            self.seen = None;
-            return Next::Act(self.ask(Act::CreateCandidate));
+            (self.seen, self.waits_since, self.is_at_work) = (None, None, true);
+            return Next::Act(Act::CreateCandidate);
         };
         // Also one that an earlier daemon has asked for.
         self.is_made = true;
@@ -138,14 +147,19 @@ impl Machine {
     /// What there is to do for an upgrade, or for what one has left. No toolstack is at work, and nothing else is to be done.
     pub(super) fn upgrade_on(&mut self, look: &Look) -> Option<Act> {
         let Some(upgrade) = &self.record.upgrade else {
-            return look.candidate.as_ref().and_then(|there| self.candidate.dismiss(there, look.now));
+            return look.candidate.as_ref().and_then(|there| self.candidate.dismiss(there, look));
         };
         if !matches!(self.phase, Phase::Up { .. }) {
             return None;
         }
         match upgrade.stage {
             // It goes first: the new one takes its memory.
-            Stage::Boots if look.standby.is_some() => None,
+            Stage::Boots if look.standby.is_some() => {
+                if self.candidate.waits_for_long(look.now) {
+                    self.refuse_for_want("the one that waits");
+                }
+                None
+            }
             // The same of what is left of earlier ones.
             Stage::Boots if look.candidate.is_none() && self.has_remains(look) => None,
             Stage::Boots => match self.candidate.next(look, Duration::from_secs(self.settings.ready_s)) {
@@ -199,7 +213,11 @@ impl Machine {
     /// The one that was tried has to be gone: one of disks has the devices from its start.
     fn take_place_of_disks(&mut self, look: &Look) -> Option<Act> {
         match &look.candidate {
-            Some(there) if !self.hands_over() => self.candidate.dismiss(there, look.now),
+            Some(_) if !self.hands_over() && self.candidate.waits_for_long(look.now) => {
+                self.refuse_for_want("the one that was tried");
+                None
+            }
+            Some(there) if !self.hands_over() => self.candidate.dismiss(there, look),
             _ => self.replace(look),
         }
     }
@@ -274,6 +292,11 @@ impl Machine {
         self.record.snapshots = self.settings.snapshot.then_some(domain).into_iter().collect();
         self.record.end_upgrade("");
         self.say("upgraded");
+    }
+
+    /// Who is to go first stays.
+    fn refuse_for_want(&mut self, who: &str) {
+        self.refuse(&format!("{who} has to go first, and is not gone after {} s", GOES_WITHIN.as_secs()));
     }
 
     pub(super) fn refuse(&mut self, why: &str) {

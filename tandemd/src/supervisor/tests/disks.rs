@@ -181,10 +181,10 @@ fn one_of_disks_is_tried_goes_and_is_started_of_the_new_image() {
     };
     machine.upgrade(new(), false, &idle(2)).unwrap();
     assert_eq!(machine.next(&idle(3)), Some(Act::CreateCandidate));
-    assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), ..tried(4000, 900) }), None);
+    assert_eq!(machine.next(&Look { side: Errand::Done(Ok(())), ..tried(4000, 900) }), None);
     assert_eq!(machine.next(&tried(7000, 1000)), Some(Act::Dismiss(6)));
     assert_eq!(machine.record.image_to_start(), &new());
-    assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), ..idle(8) }), Some(Act::Quarantine(5)));
+    assert_eq!(machine.next(&idle(8)), Some(Act::Quarantine(5)));
     assert_eq!(machine.next(&idle(8)), Some(Act::Destroy(5)));
     let gone = Look { domain: None, way: None, errand: Errand::Done(Ok(())), ..idle(9) };
     assert_eq!((machine.next(&gone), machine.record.image_to_start()), (Some(Act::Create), &new()));
@@ -207,10 +207,10 @@ fn an_image_that_leaves_a_guest_without_its_disk_is_refused() {
             let beat = Beat { upcalls: 1, run: Duration::from_millis(run_ms), ..Beat::default() };
             Look { candidate: Some(Domain { id: 6, beats: vec![beat], ..Domain::default() }), ..idle(at_s) }
         };
-        assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), ..booted(4, 900) }), None);
+        assert_eq!(machine.next(&Look { side: Errand::Done(Ok(())), ..booted(4, 900) }), None);
         assert_eq!(machine.next(&booted(7, 1000)), Some(Act::Dismiss(6)));
         let served = Look { disks: vec![disk(7), disk(8)], disks_without: vec![disk(9)], ..idle(8) };
-        assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), ..served.clone() }), Some(Act::Quarantine(5)));
+        assert_eq!(machine.next(&served), Some(Act::Quarantine(5)));
         assert_eq!(machine.next(&served), Some(Act::Destroy(5)));
         // The next daemon knows it, too.
         let mut machine = Machine::new(settings(), &words::DISK, machine.record);

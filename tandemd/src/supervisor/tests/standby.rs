@@ -376,3 +376,40 @@ fn one_that_is_paused_or_has_ended_is_not_said_to_wait() {
     world.run(TICK);
     assert_eq!(world.machine.standby(), Some(false));
 }
+
+#[test]
+fn a_toolstack_that_hangs_on_one_that_waits_keeps_nobody_from_the_place() {
+    for snapshot in [false, true] {
+        let mut world = World::with(Settings { standby: 1, snapshot, ..settings() });
+        world.run(Duration::from_secs(20));
+        world.standby.as_mut().unwrap().end = Some((reason::SHUTDOWN_CRASH, false));
+        world.hangs = 1;
+        world.run(Duration::from_secs(10));
+        let waited = world.hung.expect("it is being destroyed");
+        let from = world.now;
+        world.end(reason::SHUTDOWN_CRASH, false);
+        while !world.is_well() || world.count("recovered") < 2 {
+            world.run(TICK);
+            assert!(world.now < from + Duration::from_secs(60) || snapshot, "{:?} {:?}", world.acts, world.log);
+            assert!(world.now < from + Duration::from_secs(400), "{:?} {:?}", world.acts, world.log);
+        }
+        world.run(Duration::from_secs(400));
+        assert!(world.is_well() && world.standby.as_ref().is_some_and(|d| d.id != waited && !d.is_paused));
+    }
+}
+
+#[test]
+fn a_creation_that_takes_long_keeps_the_next_failure_from_nothing_but_a_creation() {
+    let mut world = World::with(Settings { standby: 1, ..settings() });
+    while world.acts.last() != Some(&Act::CreateStandby) {
+        world.run(TICK);
+    }
+    world.is_locked = true;
+    world.run(Duration::from_secs(300));
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(10));
+    assert!(world.domain.is_none() && world.acts.ends_with(&[Act::Quarantine(1), Act::Destroy(1)]), "{:?}", world.acts);
+    world.is_locked = false;
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well() && world.domain.as_ref().is_some_and(|d| d.id == 2), "{:?}", world.log);
+}

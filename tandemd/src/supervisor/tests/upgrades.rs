@@ -191,3 +191,19 @@ fn what_upgrades_have_brought_can_be_forgotten_while_there_is_none() {
     world.run(Duration::from_secs(20));
     assert!(world.is_well(), "{:?}", world.log);
 }
+
+#[test]
+fn an_upgrade_for_which_nobody_makes_room_is_refused_and_all_stays_as_it_was() {
+    let mut world = World::with_standby();
+    world.hangs = 1;
+    world.upgrade(None).unwrap();
+    world.run(Duration::from_secs(59));
+    assert_eq!((world.machine.record.upgrades, world.hung), (0, Some(2)));
+    world.run(Duration::from_secs(3));
+    let record = &world.machine.record;
+    assert_eq!((record.upgrades, &record.image), (1, &Image::default()));
+    assert!(record.refused.contains("the one that waits has to go first"), "{}", record.refused);
+    world.run(HANGS + Duration::from_secs(90));
+    assert!(world.is_well() && world.domain.as_ref().is_some_and(|d| d.id == 1), "{:?}", world.log);
+    assert!(world.machine.standby() == Some(true) && world.nr_domains == 3, "{:?}", world.log);
+}

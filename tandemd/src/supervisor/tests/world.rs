@@ -25,6 +25,8 @@ pub const CREATE: Duration = Duration::from_millis(900);
 pub const DESTROY: Duration = Duration::from_millis(400);
 /// So long of that a domain has lost its name and its devices, and memory is left.
 pub const CLEAR: Duration = Duration::from_millis(200);
+/// So long it may hang.
+pub const HANGS: Duration = Duration::from_secs(180);
 pub const ATTACH: Duration = Duration::from_millis(300);
 /// So long one has spun that is wedged.
 pub const WEDGED: Duration = Duration::from_millis(500);
@@ -84,8 +86,13 @@ pub struct World {
     /// Who is rolled back is that by half, and stays paused.
     pub stays_paused: bool,
     pub processes: Vec<Process>,
-    /// Of those, what goes on beside others.
+    /// The one that makes one that waits or is tried.
+    pub side: Option<Process>,
+    /// What goes on beside others.
     pub aside: Vec<Process>,
+    /// So many of those who are dismissed are so by a toolstack that hangs; and whose does now.
+    pub hangs: u32,
+    pub hung: Option<u16>,
     /// The one that is rolled back beside all else, and until when.
     pub going_back: Option<(u16, Duration)>,
     /// The same of one that is noted.
@@ -139,7 +146,10 @@ impl World {
             not_promoted: None,
             stays_paused: false,
             processes: Vec::new(),
+            side: None,
             aside: Vec::new(),
+            hangs: 0,
+            hung: None,
             going_back: None,
             noting: None,
             nr_domains: 0,
@@ -253,6 +263,7 @@ impl World {
         self.remains.clear();
         self.processes.clear();
         self.aside.clear();
+        (self.side, self.hung) = (None, None);
         (self.going_back, self.noting, self.meets_until) = (None, None, None);
         self.disk.begin_anew("another");
         self.kill();

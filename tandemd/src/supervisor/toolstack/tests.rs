@@ -10,12 +10,15 @@ fn an_earlier_daemons_processes_are_known_by_their_arguments() {
     let earlier = Earlier { config: "/etc/xen/dd.cfg".into(), devices: vec![claim], going: Some(7) };
     for own in [
         "xl create -q -e /etc/xen/dd.cfg",
-        "/usr/sbin/xl create -q -e /etc/xen/dd.cfg name=\"dd-standby\"",
+        "/usr/sbin/xl create -q -e /etc/xen/dd.cfg kernel=\"/boot/new\"",
         "xl pci-attach 8 00:03.0,permissive=1",
         "xl destroy 7",
     ] {
         assert!(earlier.is_one(own.replace(' ', "\0").as_bytes()), "{own}");
     }
+    // Which does not keep the driver domain.
+    let beside = "xl create -q -e /etc/xen/dd.cfg name=\"dd-standby\"".replace(' ', "\0");
+    assert!(earlier.is_beside(beside.as_bytes()) && !earlier.is_one(beside.as_bytes()));
     for other in ["xl create /etc/xen/dd.cfg", "xl destroy 8", "xl pci-attach 8 00:04.0", "vi xl destroy 7", ""] {
         assert!(!earlier.is_one(other.replace(' ', "\0").as_bytes()), "{other}");
     }
@@ -31,14 +34,25 @@ fn toolstack(test: &str) -> (Toolstack, Running) {
     sleeps.arg("1000");
     let running = Running::start_as("xl", sleeps, &said).unwrap();
     running.forget_said();
-    (Toolstack { service, earlier, process, clearing: Vec::new(), nr_cleared: 0, destroyed: None }, running)
+    (
+        Toolstack {
+            service,
+            earlier,
+            process,
+            side: Process::Rests,
+            clearing: Vec::new(),
+            nr_cleared: 0,
+            destroyed: None,
+        },
+        running,
+    )
 }
 
 #[test]
 fn nobody_waits_for_one_that_clears_a_domain_away_that_is_gone() {
     let (mut toolstack, mut process) = toolstack("clears");
     assert_eq!(process.end(), None);
-    toolstack.clearing.push(Clearing { domain: 7, process });
+    toolstack.clearing.push(Clearing { domain: 7, is_dismissed: false, process });
     assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
     assert!(toolstack.clears(7) && toolstack.clearing(|domain| domain == 7) == [7]);
     assert!(toolstack.clears(7) && toolstack.clearing(|_| false).is_empty(), "its memory is back");
@@ -55,7 +69,7 @@ fn two_that_would_write_to_a_disk_are_not_created_though_the_configuration_was_a
         std::fs::write(&config, text).unwrap();
         toolstack.create_beside(&config, &["no-command-of-xl"]);
         loop {
-            match toolstack.errand(&mut Nodes::default(), |_| false).unwrap() {
+            match toolstack.side() {
                 Errand::Done(result) => return result.unwrap_err(),
                 _ => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -75,6 +89,21 @@ fn one_that_destroys_has_done_that_when_the_domain_is_gone() {
     assert_eq!(toolstack.errand(&mut Nodes::default(), |_| false).unwrap(), Errand::Done(Ok(())));
     assert_eq!(toolstack.errand(&mut Nodes::default(), |_| false).unwrap(), Errand::None);
     assert!(toolstack.clears(7));
+}
+
+#[test]
+fn who_is_dismissed_keeps_nobody() {
+    let (mut toolstack, process) = toolstack("dismisses");
+    toolstack.clearing.push(Clearing { domain: 7, is_dismissed: true, process });
+    assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
+    assert_eq!(
+        (toolstack.side(), toolstack.dismissing(), toolstack.clearing(|_| true)),
+        (Errand::None, vec![7], vec![])
+    );
+    let (_, process) = self::toolstack("makes-beside");
+    toolstack.side = Process::Ours(process);
+    assert_eq!(toolstack.errand(&mut Nodes::default(), |_| true).unwrap(), Errand::None);
+    assert_eq!(toolstack.side(), Errand::Runs);
 }
 
 #[test]
@@ -104,7 +133,7 @@ fn one_of_an_earlier_daemons_is_not_waited_for_for_ever() {
     std::fs::write(place.join("destroy"), "while :; do sleep 1; done").unwrap();
     let mut process = Command::new("sh").arg0("xl").args(["destroy", "7"]).current_dir(&place).spawn().unwrap();
     let began = Instant::now();
-    while toolstack.earlier.find().unwrap() != Some(process.id()) {
+    while toolstack.earlier.find(Earlier::is_one).unwrap() != Some(process.id()) {
         assert!(began.elapsed() < Duration::from_secs(60));
     }
     toolstack.process = Process::Inherited(process.id(), Clock::new(began));

@@ -16,9 +16,23 @@ impl World {
         })
     }
 
+    /// Those who waited or were tried, and are destroyed beside others.
+    pub fn dismissed(&self) -> impl Iterator<Item = u16> + '_ {
+        self.aside.iter().filter_map(|process| match process.act {
+            Act::Dismiss(id) => Some(id),
+            _ => None,
+        })
+    }
+
     /// These have come to their end.
     pub fn clear_away(&mut self, over: Vec<Process>) {
         for process in over {
+            if let Act::Dismiss(id) = process.act {
+                if self.hung.take_if(|hung| *hung == id).is_none() {
+                    self.standby.take_if(|d| d.id == id);
+                    self.candidate.take_if(|d| d.id == id);
+                }
+            }
             let Act::ClearAway(id) = process.act else { continue };
             match self.stubborn.get_mut(&id).filter(|left| **left > 0) {
                 Some(left) => *left -= 1,
@@ -42,7 +56,8 @@ impl World {
     pub fn wait_for_lock(&mut self) {
         let (is_locked, until) = (self.is_locked, self.now + CREATE);
         let creates = |act| matches!(act, Act::Create | Act::CreateStandby | Act::CreateCandidate);
-        let waiting = self.processes.iter_mut().filter(|process| is_locked && creates(process.act));
+        let waiting =
+            self.processes.iter_mut().chain(&mut self.side).filter(|process| is_locked && creates(process.act));
         waiting.for_each(|process| process.until = until);
     }
 
@@ -75,10 +90,6 @@ impl World {
                 }
                 _ => Err("no kernel".into()),
             },
-            Act::Dismiss(id) => {
-                let gone = self.standby.take_if(|d| d.id == id).or_else(|| self.candidate.take_if(|d| d.id == id));
-                gone.map(|_| ()).ok_or("no such domain".into())
-            }
             Act::Attach(_) if !self.has_devices => Err("no device".into()),
             Act::Attach(id) => match self.domain.as_mut().filter(|d| d.id == id) {
                 Some(d) if !d.has_devices => {
@@ -106,6 +117,12 @@ impl World {
             assert!(world.processes.is_empty(), "two processes of the toolstack at once");
             world.processes.push(Process { act, until, is_released: false });
         };
+        let start_beside = |world: &mut Self| {
+            assert!(world.side.is_none(), "two processes that make one beside");
+            world.side = Some(Process { act, until: world.now + CREATE, is_released: false });
+        };
+        let is_dismissed = self.dismissed().any(is_named);
+        assert!(!is_dismissed, "it is being destroyed: {act:?}");
         match act {
             Act::Drain(id) => {
                 let ours = self.domain.as_ref().filter(|d| d.id == id).expect("who is drained is there");
@@ -190,14 +207,27 @@ impl World {
             Act::CreateStandby => {
                 assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest gets another one");
                 let is_first = self.domain.is_none();
-                assert!(!is_first || self.remains.is_empty() && self.aside.is_empty(), "others have its memory");
-                start(self, CREATE);
+                assert!(
+                    !is_first || self.remains.is_empty() && self.cleared().next().is_none(),
+                    "others have its memory"
+                );
+                start_beside(self);
             }
             Act::CreateCandidate => {
                 assert!(self.standby.is_none(), "the one that waits has the memory still");
-                start(self, CREATE);
+                start_beside(self);
             }
-            Act::Dismiss(_) => start(self, DESTROY),
+            Act::Dismiss(id) => {
+                let hangs = self.hangs > 0;
+                self.hangs -= u32::from(hangs);
+                let until = self.now + if hangs { HANGS } else { DESTROY };
+                self.aside.push(Process { act, until, is_released: false });
+                if hangs {
+                    // It has got so far.
+                    self.hung = Some(id);
+                    self.all_mut().filter(|d| d.id == id).for_each(|d| d.is_paused = true);
+                }
+            }
             Act::Promote(id) => {
                 assert!(self.domain.is_none(), "there is one of the name already");
                 assert!(self.processes.iter().all(|p| p.is_released), "who goes has the devices still");
@@ -217,7 +247,7 @@ impl World {
             Act::Create => {
                 assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest is started");
                 assert!(self.domain.is_none(), "there is one already");
-                let is_alone = self.remains.is_empty() && self.aside.is_empty();
+                let is_alone = self.remains.is_empty() && self.cleared().next().is_none();
                 assert!(is_alone || self.has_room, "others have the memory that it needs");
                 start(self, CREATE);
             }

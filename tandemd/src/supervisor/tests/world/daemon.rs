@@ -38,6 +38,14 @@ impl World {
             }
             None => Errand::None,
         };
+        let side = match self.side {
+            Some(process) if process.until > self.now => Errand::Runs,
+            Some(process) => {
+                self.side = None;
+                Errand::Done(self.complete(process))
+            }
+            None => Errand::None,
+        };
         let is_done = matches!(errand, Errand::Done(_));
         let domain = if is_done { self.domain.as_ref().map(|d| d.seen(self.now)) } else { domain };
         let has_all = self.domain.as_ref().is_some_and(|d| d.has_devices);
@@ -70,6 +78,8 @@ impl World {
             is_cut_off: false,
             are_all_ended: self.asks_for_all().then_some(self.are_all_ended),
             errand,
+            side,
+            dismissing: self.dismissed().collect(),
             not_promoted: self.not_promoted.take(),
         }
     }
@@ -108,7 +118,8 @@ impl World {
 
     pub fn kill(&mut self) {
         // What clears away goes on without it, and the next one does not know.
-        let aside = std::mem::take(&mut self.aside);
+        let (mut aside, hung) = (std::mem::take(&mut self.aside), self.hung.take());
+        aside.retain(|process| hung.is_none_or(|id| process.act != Act::Dismiss(id)));
         self.clear_away(aside);
         if let Some((id, until)) = self.going_back.take() {
             // It may have got half way.
