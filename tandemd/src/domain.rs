@@ -3,7 +3,7 @@
 //! Guests' front ends keep its domid for life, so it outlives this process. It is made by the toolstack itself, so `xl list`,
 //! `xl destroy` and everything else know it as they know any domain; it is told from others of its name by its UUID.
 
-use crate::departure::{self, UnderWay};
+use crate::departure::{self, Answer, UnderWay};
 use crate::hypercall::{GRANT_FRAMES, SERVICE_MIB};
 use crate::kernel;
 use crate::service::name_of;
@@ -31,8 +31,10 @@ pub fn find_or_make(store: &mut impl Store, mut is_there: impl FnMut(u16) -> boo
         return Ok(found.id);
     }
     // Whoever ends them waits until none of its name is there.
-    if departure::is_under_way() {
-        return Err(UnderWay.into());
+    match departure::is_under_way() {
+        Answer::No => {}
+        Answer::Yes => return Err(UnderWay.into()),
+        Answer::Unknown => return Err(UnderWay).context("systemd has not said yet, so perhaps"),
     }
     if let Some(half_built) = found {
         // xl was ended when it made it, or is at work for an earlier daemon, and nobody knows whether it ends.

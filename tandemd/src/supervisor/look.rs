@@ -2,6 +2,7 @@
 
 use super::files::MissingFiles;
 use super::health::{Beat, Queue};
+use crate::departure::Answer;
 use crate::device::Device;
 use std::time::Duration;
 
@@ -142,7 +143,7 @@ pub struct Look {
     /// A network by which it reaches what it serves has no way out just now: it can do nothing, and it is not its fault.
     pub is_cut_off: bool,
     /// All domains are being ended. It is asked when the driver domain was shut down, and while it waits until that is over.
-    pub are_all_ended: Option<bool>,
+    pub are_all_ended: Option<Answer>,
     /// The process that was started for the driver domain.
     pub errand: Errand,
     /// The one that was started beside it, to create one that waits or is tried. It has the name of that one, and nothing else that the driver domain needs.

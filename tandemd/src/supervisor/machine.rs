@@ -20,6 +20,7 @@ use super::record::{ms, Mode, Record, TimeLine, STARTED};
 use super::settings::Settings;
 use super::standby::{is_usable, Standby, Wish};
 use super::words::Words;
+use crate::departure::Answer;
 use coming::Coming;
 use control::{Image, Order};
 use going::{Going, Then};
@@ -221,6 +222,9 @@ impl Machine {
             self.hear_of_candidate(result);
             return self.next(&Look { side: Errand::None, ..look.clone() });
         }
+        if self.awaits_answer(look) {
+            return None;
+        }
         let act = self.advance(look).or_else(|| self.clear_away(look));
         act.or_else(|| if Self::is_idle(look) { self.beside(look) } else { None })
     }
@@ -228,6 +232,14 @@ impl Machine {
     /// No toolstack is at work but such as destroys somebody beside.
     fn is_idle(look: &Look) -> bool {
         look.errand == Errand::None && look.side == Errand::None
+    }
+
+    /// It was shut down, and whether that was meant for it alone is not known yet.
+    fn awaits_answer(&self, look: &Look) -> bool {
+        let was_shut_down = |d: &Domain| matches!(d.end, Some((reason::SHUTDOWN_POWEROFF, false))) && !d.is_destroyed();
+        look.are_all_ended == Some(Answer::Unknown)
+            && matches!(self.phase, Phase::Up { .. } | Phase::Coming(_))
+            && look.domain.as_ref().is_some_and(was_shut_down)
     }
 
     /// What there is to do for those that are not the driver domain, and may become it.
@@ -299,7 +311,7 @@ impl Machine {
                     self.say("it was started by somebody else");
                     (self.record.mode, self.record.with_all) = (Mode::Run, false);
                     self.adopt(domain.id, look);
-                } else if look.domain.is_none() && self.waits_for_all() && look.are_all_ended == Some(false) {
+                } else if look.domain.is_none() && self.waits_for_all() && look.are_all_ended == Some(Answer::No) {
                     self.say("all domains were ended, and the machine goes on");
                     (self.record.mode, self.record.with_all) = (Mode::Run, false);
                     self.phase = Phase::Down { from: look.now };
@@ -393,7 +405,7 @@ impl Machine {
             Some((reason::SHUTDOWN_WATCHDOG, _)) => return Some(Cause::Watchdog),
             Some((reason::SHUTDOWN_REBOOT, _)) => return Some(Cause::Rebooted),
             Some((reason::SHUTDOWN_POWEROFF, _)) => {
-                return Some(Cause::PoweredOff { with_all: look.are_all_ended == Some(true) })
+                return Some(Cause::PoweredOff { with_all: look.are_all_ended == Some(Answer::Yes) })
             }
             // Saved: whoever does that knows what comes.
             Some(_) => return None,

@@ -10,6 +10,7 @@ mod assign;
 mod boot;
 mod cause;
 mod choice;
+mod departing;
 mod driver;
 mod files;
 mod given;

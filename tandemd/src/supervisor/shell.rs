@@ -2,6 +2,7 @@
 
 use super::answered::Answered;
 use super::assign::{Assigner, By};
+use super::departing::Departing;
 use super::files::{self, MissingFiles};
 use super::look::{Act, Domain, Errand, Look};
 use super::passthrough::{self, Sysfs};
@@ -10,7 +11,6 @@ use super::settings::{Answers, Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, ours, pci, standby, Record, BUSY};
 use crate::config::{Config, Kind};
-use crate::departure;
 use crate::device::Device;
 use crate::hypercall::{disks_of, is_missed, Hypervisor, News};
 use crate::store::{Client, Kept, Store};
@@ -55,8 +55,6 @@ const ASKS: Duration = Duration::from_secs(60);
 const ANSWERS_ITSELF: Duration = Duration::from_millis(100);
 /// So long it is looked at often, since somebody may be destroying it.
 const GOES_SOON: Duration = Duration::from_secs(15);
-/// So often is asked whether all domains are being ended still.
-const DEPARTURE: Duration = Duration::from_millis(500);
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
 /// The same of files.
@@ -158,8 +156,8 @@ pub struct Shell {
     has_devices: (bool, Duration),
     /// Takes them from domain 0, or waits for who does.
     assigner: Assigner,
-    /// For which domain that was shut down it was asked whether all are being ended, when, and the answer.
-    all_ended: Option<(Option<u16>, Duration, bool)>,
+    /// Who asks whether all domains are being ended.
+    departing: Departing,
     beside: Option<Beside>,
 }
 
@@ -229,7 +227,7 @@ impl Shell {
             max_pages: 0,
             has_devices: (false, Duration::ZERO),
             assigner: Assigner::new(service, if settings.assigns() { By::Tandemd } else { By::Operator }),
-            all_ended: None,
+            departing: Departing::new(),
             beside: None,
         };
         for place in [COMES, GOES] {
@@ -372,7 +370,7 @@ impl Shell {
         let is_cut_off = domain.is_some() && self.is_cut_off()?;
         let was_shut_down = domain.as_ref().filter(|d| matches!(d.end, Some((reason::SHUTDOWN_POWEROFF, _))));
         let asked = was_shut_down.map(|d| d.id);
-        let are_all_ended = (asked.is_some() || waits_for_all).then(|| self.are_all_ended(asked, now));
+        let are_all_ended = (asked.is_some() || waits_for_all).then(|| self.departing.are_all_ended(asked, now));
         let remains: Vec<u16> = self.remains.iter().copied().filter(|domain| !self.toolstack.clears(*domain)).collect();
         let clearing = self.toolstack.clearing(|domain| self.hypervisor.has(domain));
         let known = [&domain, &standby, &candidate].into_iter().flatten().filter(|d| !d.is_dying).map(|d| d.id);
@@ -429,18 +427,6 @@ impl Shell {
         }
         let beside = self.max_pages / 32 + PAGES_BESIDE;
         self.max_pages > 0 && self.hypervisor.free_pages().is_ok_and(|free| free >= self.max_pages + beside)
-    }
-
-    /// Whether all domains are being ended. Of one that was shut down that is asked once; who waits until it is over asks now and then.
-    fn are_all_ended(&mut self, domain: Option<u16>, now: Duration) -> bool {
-        match self.all_ended {
-            Some((of, at, said)) if of == domain && (domain.is_some() || now < at + DEPARTURE) => said,
-            _ => {
-                let said = departure::is_under_way();
-                self.all_ended = Some((domain, now, said));
-                said
-            }
-        }
     }
 
     /// Who takes the devices of a domain that runs, as `xl destroy` does, waits ten seconds for its driver to let go of them. It may not do so, for they

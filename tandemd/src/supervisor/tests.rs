@@ -318,6 +318,39 @@ fn one_that_was_shut_down_with_all_others_comes_when_that_is_over() {
 }
 
 #[test]
+fn while_nobody_says_whether_all_are_ended_nothing_is_concluded() {
+    for (are_all_ended, is_killed) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut world = World::with_standby();
+        (world.are_all_ended, world.is_in_doubt) = (are_all_ended, true);
+        world.end(reason::SHUTDOWN_POWEROFF, false);
+        world.run(Duration::from_secs(50));
+        assert_eq!((world.count("powered-off"), world.domain.is_some()), (0, true), "{:?}", world.log);
+        if is_killed {
+            world.kill();
+            world.run(Duration::from_secs(5));
+        }
+        world.is_in_doubt = false;
+        world.run(Duration::from_secs(5));
+        assert_eq!((world.machine.state(), world.count("powered-off")), ("off", 1), "{:?}", world.log);
+        // Whoever waits until it is over waits also while nobody says so.
+        (world.are_all_ended, world.is_in_doubt) = (false, true);
+        world.run(Duration::from_secs(20));
+        assert_eq!((world.machine.state(), world.machine.record.with_all), ("off", are_all_ended));
+        world.is_in_doubt = false;
+        world.run(Duration::from_secs(20));
+        assert_eq!(world.machine.state(), if are_all_ended { "up" } else { "off" }, "{:?}", world.log);
+    }
+    // The operator need not wait.
+    let mut world = World::up();
+    world.is_in_doubt = true;
+    world.end(reason::SHUTDOWN_POWEROFF, false);
+    world.run(Duration::from_secs(1));
+    world.ask(Order::Restart).unwrap();
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well(), "{:?}", world.log);
+}
+
+#[test]
 fn one_that_always_fails_is_parked_after_longer_and_longer_waits() {
     let mut world = World::up();
     world.is_broken = true;

@@ -108,8 +108,9 @@ pub struct World {
     pub is_full: bool,
     /// Somebody else has the toolstack's lock: who creates a domain waits for that, and has not begun.
     pub is_locked: bool,
-    /// All domains are being ended.
+    /// All domains are being ended; and nobody says whether they are.
     pub are_all_ended: bool,
+    pub is_in_doubt: bool,
     /// The next instances never become ready.
     pub is_broken: bool,
     /// Whoever has the disks answers with errors.
@@ -160,6 +161,7 @@ impl World {
             is_full: false,
             is_locked: false,
             are_all_ended: false,
+            is_in_doubt: false,
             is_broken: false,
             medium_is_bad: false,
             log: Vec::new(),

@@ -1,6 +1,7 @@
 //! The daemon: it looks, does what is to be done, is told something, and is killed.
 
 use super::*;
+use crate::departure::Answer;
 use crate::supervisor::health::Queue;
 use crate::supervisor::look::{Errand, Look, Way};
 use control::Order;
@@ -76,7 +77,11 @@ impl World {
             has_lost: !self.has_devices || self.lacks_another && !has_all,
             is_served: true,
             is_cut_off: false,
-            are_all_ended: self.asks_for_all().then_some(self.are_all_ended),
+            are_all_ended: self.asks_for_all().then_some(match self.are_all_ended {
+                _ if self.is_in_doubt => Answer::Unknown,
+                true => Answer::Yes,
+                false => Answer::No,
+            }),
             errand,
             side,
             dismissing: self.dismissed().collect(),
