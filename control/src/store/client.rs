@@ -4,15 +4,17 @@ use super::{above, Change, Event, Store};
 use anyhow::{bail, ensure, Context, Result};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+mod queue;
 #[cfg(test)]
 mod tests;
+
+use queue::Queue;
 
 /// Where it is looked for.
 const SOCKET: &str = "/run/xenstored/socket";
@@ -57,7 +59,7 @@ pub struct Client {
     /// So many requests are under way at most.
     at_once: usize,
     /// Events that came between a request and its answer.
-    events: VecDeque<Event>,
+    events: Queue,
 }
 
 /// What xenstored answered.
@@ -80,7 +82,7 @@ impl Client {
     }
 
     fn over(stream: File, at_once: usize) -> Self {
-        Self { stream, at_once, events: VecDeque::new() }
+        Self { stream, at_once, events: Queue::default() }
     }
 
     /// Waits until there is an event or `other` may be read, no longer than `limit`.
@@ -134,7 +136,7 @@ impl Client {
     fn keep(&mut self, body: &[u8]) {
         let mut parts = body.split(|byte| *byte == 0).map(text);
         if let (Some(path), Some(token)) = (parts.next(), parts.next()) {
-            self.events.push_back(Event { path, token });
+            self.events.push(Event { path, token });
         }
     }
 
@@ -330,10 +332,13 @@ impl Store for Client {
     }
 
     fn watch(&mut self, path: &str, token: &str) -> Result<()> {
+        // Its first event may come before the answer.
+        self.events.watch(path, token);
         self.must(kind::WATCH, 0, &terminated(&[path, token])).map(|_| ())
     }
 
     fn unwatch(&mut self, path: &str, token: &str) -> Result<()> {
+        self.events.unwatch(path, token);
         self.must(kind::UNWATCH, 0, &terminated(&[path, token])).map(|_| ())
     }
 
@@ -350,7 +355,7 @@ impl Store for Client {
             ensure!(got == kind::EVENT, "xenstore answered {got} without a question");
             self.keep(&body);
         }
-        Ok(self.events.pop_front())
+        Ok(self.events.pop())
     }
 }
 

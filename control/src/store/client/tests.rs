@@ -230,3 +230,30 @@ fn parts_of_a_directory_that_has_changed_meanwhile_are_not_put_together() {
     assert_eq!(listed.unwrap_err().to_string(), "others always change what is in /local/domain");
     assert_eq!(nr_parts, 2 * TRIES);
 }
+
+#[test]
+fn events_that_come_before_an_answer_do_not_grow_without_a_bound() {
+    const COUNT: usize = 20_000;
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let store = std::thread::spawn(move || {
+        let mut store = over_socket(theirs, AT_ONCE);
+        assert_eq!(store.receive().unwrap().0, kind::WATCH);
+        store.send(kind::WATCH, 0, b"OK").unwrap();
+        assert_eq!(store.receive().unwrap().0, kind::READ);
+        for n in 0..COUNT {
+            store.send(kind::EVENT, 0, &terminated(&[&format!("/a/{n}"), "t"])).unwrap();
+        }
+        store.send(kind::READ, 0, b"1").unwrap();
+    });
+    let mut client = over_socket(ours, AT_ONCE);
+    client.watch("/a", "t").unwrap();
+    assert_eq!(client.read("/a/b").unwrap().as_deref(), Some("1"));
+    store.join().unwrap();
+    let mut taken = Vec::new();
+    while !client.events.is_empty() {
+        taken.extend(client.next_event(Some(Duration::ZERO)).unwrap());
+    }
+    assert!(taken.len() < COUNT / 4, "{}", taken.len());
+    assert_eq!(taken[0], Event { path: "/a".into(), token: "t".into() }, "all below it has changed");
+}
