@@ -1,6 +1,6 @@
 //! Where a service's record is kept: on domain 0's disk, and beside that, in memory, as it is just now.
 //!
-//! A disk may take long, or not answer for minutes. What a recovery does waits for none: a change is written to memory, where the next daemon reads it, and
+//! A disk may take long, or not answer for minutes. No recovery waits until its record is there: a change is written to memory, where the next daemon reads it, and
 //! a thread brings it to the disk, where the next start of the machine finds it. Memory counts as long as it is of what is on the disk: that may be deleted, or changed by
 //! people.
 
