@@ -43,6 +43,12 @@ impl Sbdf {
     }
 }
 
+/// Where the register at `offset` (below 4096) of a function is, in a mapping of its bus's configuration space (1 MiB) that begins at `bus`,
+/// the start of any page.
+pub const fn ecam_register(bus: usize, devfn: u8, offset: u16) -> usize {
+    bus + ((devfn as usize) << 12) + offset as usize
+}
+
 impl fmt::Display for Sbdf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.segment, self.bus, self.devfn >> 3, self.devfn & 7)
@@ -348,6 +354,18 @@ mod tests {
         is_ours: false,
         is_abandoned: false,
     };
+
+    #[test]
+    fn every_function_has_a_page_of_its_own_wherever_the_bus_is_mapped() {
+        for page in [0, 1, 0x45, 0xff, 0x100, 0x202] {
+            let bus = page << 12;
+            for devfn in 0..=u8::MAX {
+                let first = bus + usize::from(devfn) * 4096;
+                assert_eq!(ecam_register(bus, devfn, 0), first, "page {page:#x}, function {devfn:#x}");
+                assert_eq!(ecam_register(bus, devfn, 0xffc), first + 0xffc);
+            }
+        }
+    }
 
     #[test]
     fn a_function_answers_before_it_may_access_memory() {

@@ -10,6 +10,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::Deref;
 use hv_core::passthrough::{front, isolation};
+use hv_core::pcicfg;
 use hv_core::pcicfg::layout::{self, Layout, Registers};
 pub use hv_core::pcicfg::Sbdf;
 use x86::MachAddr;
@@ -82,7 +83,7 @@ fn ecam_address(at: Sbdf, offset: u16) -> Option<usize> {
             }
         }
     };
-    Some(base | usize::from(at.devfn) << 12 | usize::from(offset))
+    Some(pcicfg::ecam_register(base, at.devfn, offset))
 }
 
 /// Selects a register; the data port's offset. Ports reach segment 0 and the first 256 bytes.
