@@ -2,6 +2,7 @@
 //!
 //! Firmware is not trusted to be right: every field is looked up with a bound, and what is missing reads as nothing.
 
+use crate::pcicfg::Sbdf;
 use alloc::vec::Vec;
 
 /// Bytes in the header that all tables share.
@@ -208,7 +209,7 @@ pub fn hpet_address(table: &[u8]) -> Option<u64> {
     (u8_at(table, 40)? == 0).then(|| number::<8>(table, 44))?
 }
 
-/// A range of buses whose configuration space is in memory.
+/// A range of buses whose configuration space is in memory. `addr` is that of bus 0, whether the range begins with it or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "ACPI's names")]
 pub struct Ecam {
@@ -216,6 +217,35 @@ pub struct Ecam {
     pub segment: u16,
     pub first_bus: u8,
     pub last_bus: u8,
+}
+
+impl Ecam {
+    /// Bytes of a bus's configuration space: 256 functions of 4 KiB.
+    pub const BUS_BYTES: u64 = 1 << 20;
+
+    /// Machine address of a bus's configuration space. `None`: the bus is not in the range.
+    pub fn bus(&self, segment: u16, bus: u8) -> Option<u64> {
+        let is_inside = segment == self.segment && (self.first_bus..=self.last_bus).contains(&bus);
+        if is_inside {
+            self.addr.checked_add(u64::from(bus) * Self::BUS_BYTES)
+        } else {
+            None
+        }
+    }
+
+    /// First and last machine address of all of it. `None`: there is none.
+    pub fn span(&self) -> Option<(u64, u64)> {
+        let last = self.bus(self.segment, self.last_bus)?.checked_add(Self::BUS_BYTES - 1)?;
+        Some((self.bus(self.segment, self.first_bus)?, last))
+    }
+
+    /// The function whose configuration space is at a machine address. `None`: no function of the range.
+    pub fn function_at(&self, addr: u64) -> Option<Sbdf> {
+        let offset = addr.checked_sub(self.addr)?;
+        let bus = u8::try_from(offset / Self::BUS_BYTES).ok()?;
+        let [devfn, ..] = (offset % Self::BUS_BYTES / 4096).to_le_bytes();
+        self.bus(self.segment, bus).map(|_| Sbdf::new(self.segment, bus, devfn))
+    }
 }
 
 /// Reads the MCFG table.

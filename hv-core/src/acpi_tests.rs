@@ -63,6 +63,29 @@ fn s5_package_forms() {
     assert_eq!(s5_sleep_types(b"_S5_"), None);
 }
 
+#[test]
+fn configuration_space_in_memory_is_counted_from_bus_0() {
+    let part = Ecam { addr: 0xe000_0000, segment: 0, first_bus: 0x40, last_bus: 0x7f };
+    assert_eq!(part.bus(0, 0x40), Some(0xe400_0000));
+    assert_eq!((part.bus(0, 0x3f), part.bus(0, 0x80), part.bus(1, 0x40)), (None, None, None));
+    assert_eq!(part.span(), Some((0xe400_0000, 0xe7ff_ffff)));
+    for (addr, function) in [
+        (0xe3ff_ffff, None),
+        (0xe400_0000, Some(Sbdf::new(0, 0x40, 0))),
+        (0xe40f_ffff, Some(Sbdf::new(0, 0x40, 0xff))),
+        (0xe7f0_1004, Some(Sbdf::new(0, 0x7f, 1))),
+        (0xe800_0000, None),
+        (0xdfff_ffff, None),
+    ] {
+        assert_eq!(part.function_at(addr), function, "{addr:#x}");
+    }
+    let whole = Ecam { first_bus: 0, last_bus: 0xff, ..part };
+    assert_eq!((whole.bus(0, 0), whole.span()), (Some(0xe000_0000), Some((0xe000_0000, 0xefff_ffff))));
+    assert_eq!(whole.function_at(0xefff_f000), Some(Sbdf::new(0, 0xff, 0xff)));
+    let wrong = [Ecam { first_bus: 8, last_bus: 7, ..part }, Ecam { addr: u64::MAX - 0xfff, ..part }];
+    assert_eq!(wrong.map(|range| range.span()), [None, None]);
+}
+
 proptest! {
     #[test]
     fn no_table_makes_the_parser_fail_badly(bytes in prop::collection::vec(any::<u8>(), 0..300)) {

@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::Deref;
+use hv_core::acpi::Ecam;
 use hv_core::passthrough::{front, isolation};
 use hv_core::pcicfg;
 use hv_core::pcicfg::layout::{self, Layout, Registers};
@@ -69,15 +70,13 @@ static ECAM: Mutex<BTreeMap<(u16, u8), usize>> = Mutex::new(BTreeMap::new());
 
 /// Address of the register in mapped memory, if the bus has ECAM.
 fn ecam_address(at: Sbdf, offset: u16) -> Option<usize> {
-    let range =
-        acpi::tables().ecam.iter().find(|r| r.segment == at.segment && (r.first_bus..=r.last_bus).contains(&at.bus))?;
+    let addr = acpi::tables().ecam.iter().find_map(|range| range.bus(at.segment, at.bus))?;
     let base = {
         let mut mapped = ECAM.lock();
         match mapped.get(&(at.segment, at.bus)) {
             Some(base) => *base,
             None => {
-                let addr = range.addr + (u64::from(at.bus - range.first_bus) << 20);
-                let base = vmap::map_device(MachAddr::new(addr), 1 << 20)? as usize;
+                let base = vmap::map_device(MachAddr::new(addr), Ecam::BUS_BYTES as usize)? as usize;
                 mapped.insert((at.segment, at.bus), base);
                 base
             }

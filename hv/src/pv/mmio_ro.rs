@@ -16,15 +16,11 @@ use x86::{MachAddr, Mfn, Pte, PteFlags, VirtAddr};
 use xen_abi::errno::Errno;
 use xen_abi::regs::CpuUserRegs;
 
-/// Frames of one bus's configuration space: 256 functions of 4 KiB.
-const FRAMES_PER_BUS: u64 = 256;
-
 /// Watches all configuration space in memory.
 pub fn init() -> Result<(), Errno> {
     for range in &acpi::tables().ecam {
-        let first = Mfn::containing(MachAddr::new(range.addr));
-        let buses = u64::from(range.last_bus.saturating_sub(range.first_bus)) + 1;
-        device_frames::watch(first, first.add(buses * FRAMES_PER_BUS - 1))?;
+        let Some((first, last)) = range.span() else { continue };
+        device_frames::watch(Mfn::containing(MachAddr::new(first)), Mfn::containing(MachAddr::new(last)))?;
     }
     Ok(())
 }
@@ -119,14 +115,7 @@ impl Target {
 
 /// The function whose configuration space is in `frame`.
 fn config_function(frame: Mfn) -> Option<pci::Sbdf> {
-    acpi::tables().ecam.iter().find_map(|range| {
-        let index = frame.raw().checked_sub(Mfn::containing(MachAddr::new(range.addr)).raw())?;
-        let bus = u64::from(range.first_bus) + index / FRAMES_PER_BUS;
-        if bus > range.last_bus.into() {
-            return None;
-        }
-        Some(pci::Sbdf::new(range.segment, bus as u8, (index % FRAMES_PER_BUS) as u8))
-    })
+    acpi::tables().ecam.iter().find_map(|range| range.function_at(frame.addr().raw()))
 }
 
 fn read(at: pci::Sbdf, offset: u16, width: u8) -> u64 {
