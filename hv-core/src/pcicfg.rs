@@ -7,6 +7,7 @@
 //! machine. While it belongs to nobody it cannot become bus master or interrupt. All else goes through: the hardware domain
 //! is trusted with its devices.
 
+pub mod bridges;
 pub mod layout;
 
 use core::fmt;

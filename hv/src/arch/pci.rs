@@ -11,9 +11,9 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 use hv_core::acpi::Ecam;
 use hv_core::passthrough::{front, isolation};
-use hv_core::pcicfg;
 use hv_core::pcicfg::layout::{self, Layout, Registers};
 pub use hv_core::pcicfg::Sbdf;
+use hv_core::pcicfg::{self, bridges};
 use x86::MachAddr;
 
 const ADDRESS_PORT: u16 = 0xcf8;
@@ -221,15 +221,12 @@ impl Function {
 
     /// The bridge that puts its own identity on this function's accesses to memory: the one nearest to the root.
     pub fn identity_bridge(&self) -> Option<&'static Function> {
-        let mut found = None;
-        let mut next = self.bridge;
-        while let Some(bridge) = next.and_then(function) {
-            if bridge.hides_identities() {
-                found = Some(bridge);
-            }
-            next = bridge.bridge;
-        }
-        found
+        self.above().filter_map(function).filter(|bridge| bridge.hides_identities()).last()
+    }
+
+    /// The bridges above it, from the nearest one up.
+    pub fn above(&self) -> impl Iterator<Item = Sbdf> {
+        bridges::above(self.bridge, |at| function(at)?.bridge)
     }
 
     /// The bus behind it, if it is a bridge. The hardware domain, whose all bridges are, may renumber buses.
@@ -307,8 +304,7 @@ pub fn add(at: Sbdf) -> Option<&'static Function> {
         return Some(known);
     }
     let layout = Layout::read(&Space(at))?;
-    let is_above = |f: &&'static Function| f.at.segment == at.segment && f.secondary() == Some(at.bus);
-    let bridge = functions().iter().copied().find(is_above).map(|f| f.at);
+    let bridge = bridges::bridge_to(at, functions().iter().filter_map(|f| Some((f.at, f.secondary()?))));
     let new = Function { at, layout, bridge };
     let mut gone = GONE.lock();
     let function = match gone.iter().position(|f| **f == new) {

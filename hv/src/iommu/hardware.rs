@@ -135,13 +135,8 @@ pub fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
 
 /// The function and the bridges above it.
 pub fn chain(at: Sbdf) -> Vec<Sbdf> {
-    let mut chain = alloc::vec![at];
-    let mut next = pci::function(at).and_then(|f| f.bridge);
-    while let Some(bridge) = next {
-        chain.push(bridge);
-        next = pci::function(bridge).and_then(|f| f.bridge);
-    }
-    chain
+    let above = pci::function(at).into_iter().flat_map(pci::Function::above);
+    core::iter::once(at).chain(above).collect()
 }
 
 /// The bus behind a bridge.
