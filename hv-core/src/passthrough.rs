@@ -179,6 +179,24 @@ impl Entry {
     }
 }
 
+/// Whose memory an identity on the bus may reach that the functions of all `owners` have: another domain's only if all of them are its
+/// own, else the hardware domain's if any of them is. [`Owner::Quarantine`]: nobody's.
+pub fn confined_to(owners: impl IntoIterator<Item = Owner>) -> Owner {
+    let (mut is_home, mut is_mixed, mut domain) = (false, false, None);
+    for owner in owners {
+        match owner {
+            Owner::Hardware => is_home = true,
+            Owner::Quarantine => is_mixed = true,
+            Owner::Domain(id) => is_mixed |= *domain.get_or_insert(id) != id,
+        }
+    }
+    match (domain, is_home) {
+        (Some(id), false) if !is_mixed => Owner::Domain(id),
+        (Some(_), _) | (None, false) => Owner::Quarantine,
+        (None, true) => Owner::Hardware,
+    }
+}
+
 /// The functions of the machine.
 #[derive(Debug)]
 pub struct Ownership {
@@ -286,14 +304,16 @@ impl Ownership {
         if !to.is_prepared {
             return Err(Refusal::NotPrepared);
         }
-        if self.confinement == Confinement::Iommu && to.owner != Owner::Quarantine {
-            if entry.traits.is_untranslated {
+        if self.confinement == Confinement::Iommu {
+            let is_put_aside = to.owner == Owner::Quarantine;
+            if entry.traits.is_untranslated && !is_put_aside {
                 return Err(Refusal::Untranslated);
             }
+            // Also not into quarantine: the others could not be told from it, and would be blocked.
             if entry.traits.shares_identity {
                 return Err(Refusal::SharedIdentity);
             }
-            if entry.traits.has_firmware_memory {
+            if entry.traits.has_firmware_memory && !is_put_aside {
                 return Err(Refusal::FirmwareMemory);
             }
         }

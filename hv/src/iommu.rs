@@ -29,7 +29,7 @@ use hv_core::allowance::CALL;
 use hv_core::cmdline::Options;
 use hv_core::frame::FrameType;
 use hv_core::iommu::{Access, AnyFormat, DmaSpace, Forget, Narrowed, TableMem, Tables};
-use hv_core::passthrough::Owner;
+use hv_core::passthrough::{confined_to, Owner};
 pub use report::{add as add_reports, handle_faults, has_news, init as init_reports};
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -107,7 +107,7 @@ pub fn init(options: &Options, machine_map: &[E820Entry], hardware_domain: &Doma
         home.call_once(|| confined);
     }
     for f in pci::functions().iter() {
-        hardware.confine(f.at, home.get().copied());
+        confine_all(&*hardware, f.at, home.get().copied());
     }
     hardware.enable(options.iommu.has_intremap);
     if hardware.hides_ends() {
@@ -163,16 +163,26 @@ pub fn is_unit(at: Sbdf) -> bool {
     active().is_some_and(|i| i.hardware.is_unit(at))
 }
 
+/// All that a function is seen as is confined, while all functions are the hardware domain's.
+fn confine_all(hardware: &dyn Hardware, at: Sbdf, to: Option<Confined>) {
+    hardware.identities(at).into_iter().flatten().for_each(|id| hardware.confine(at, id, to));
+}
+
 /// The function at `at` is `owner`'s now, a domain with `dma` if it is one without all. Afterwards it reaches nothing of the
-/// one before.
-pub fn follow(at: Sbdf, owner: Owner, dma: Option<&DomainDma>) {
+/// one before. What others are seen as, too, follows all their owners, which `owner_of` says.
+pub fn follow(at: Sbdf, owner: Owner, dma: Option<&DomainDma>, owner_of: impl Fn(Sbdf) -> Option<Owner>) {
     let Some(iommu) = active() else { return };
-    let to = match owner {
-        Owner::Hardware => iommu.home.get().copied(),
-        Owner::Quarantine => None,
-        Owner::Domain(_) => dma.and_then(|dma| dma.tables.lock().as_ref().map(|own| own.confined(false))),
-    };
-    iommu.hardware.confine(at, to);
+    let functions = pci::functions();
+    for id in iommu.hardware.identities(at).into_iter().flatten() {
+        let others = functions.iter().map(|f| f.at).filter(|other| *other != at && other.segment == at.segment);
+        let sharers = others.filter(|other| iommu.hardware.identities(*other).contains(&Some(id)));
+        let to = match confined_to(sharers.filter_map(&owner_of).chain([owner])) {
+            Owner::Hardware => iommu.home.get().copied(),
+            Owner::Quarantine => None,
+            Owner::Domain(_) => dma.and_then(|dma| dma.tables.lock().as_ref().map(|own| own.confined(false))),
+        };
+        iommu.hardware.confine(at, id, to);
+    }
 }
 
 impl DomainDma {
@@ -236,7 +246,7 @@ fn adopt_hardware_domain(dma: &DomainDma) {
     }
     let confined = own.confined(true);
     iommu.home.call_once(|| confined);
-    pci::functions().iter().for_each(|f| iommu.hardware.confine(f.at, Some(confined)));
+    pci::functions().iter().for_each(|f| confine_all(&*iommu.hardware, f.at, Some(confined)));
 }
 
 /// Frees the tables of a domain that is dying and has no device any more. ERESTART: to be called again.

@@ -115,6 +115,14 @@ impl Ivrs {
         scopes.filter(|(_, s)| (s.first..=s.last).contains(&source_id)).min_by_key(|(_, s)| s.last - s.first)
     }
 
+    /// Do a function's accesses carry another one's identity, or those of another one its own?
+    pub fn shares_identity(&self, segment: u16, source_id: u16) -> bool {
+        let own = self.unit_of(segment, source_id).and_then(|(_, scope)| scope.alias);
+        let units = self.units.iter().filter(|u| u.segment == segment);
+        let has_it_too = |s: &Scope| s.alias == Some(source_id) && (s.first, s.last) != (source_id, source_id);
+        own.is_some_and(|alias| alias != source_id) || { units }.flat_map(|u| &u.scopes).any(has_it_too)
+    }
+
     /// Has the firmware reserved memory for a function?
     pub fn has_reserved(&self, source_id: u16) -> bool {
         self.reserved.iter().any(|r| (r.first_id..=r.last_id).contains(&source_id))

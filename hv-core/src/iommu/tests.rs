@@ -438,6 +438,9 @@ fn which_of_amds_units_a_function_is_behind() {
     assert_eq!(unit(0x300), Some((0, Some(0x20), 0)));
     assert_eq!(unit(0x200), Some((1, None, 0)), "all that no other has");
     assert_eq!(ivrs.unit_of(1, 0x10), None, "another segment");
+    let shares = |id| ivrs.shares_identity(0, id);
+    assert!(shares(0x300) && shares(0x20), "one carries the other's identity");
+    assert!(!shares(0x10) && !shares(0x1ff) && !ivrs.shares_identity(1, 0x300));
     assert_eq!(ivrs.units[0].io_apics, [IoApic { id: 9, source_id: 0xa0 }]);
     assert_eq!(ivrs.highest_named(0), 0xa0);
     assert!(ivrs.has_reserved(0x0f) && !ivrs.has_reserved(0x10));

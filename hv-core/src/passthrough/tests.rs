@@ -118,6 +118,7 @@ fn refusals_and_their_errors() {
         (no_such, to(1), Refusal::NoSuchFunction, Errno::ENODEV),
         (BRIDGE, to(1), Refusal::Bridge, Errno::EINVAL),
         (BEHIND, to(1), Refusal::SharedIdentity, Errno::EPERM),
+        (BEHIND, Recipient::QUARANTINE, Refusal::SharedIdentity, Errno::EPERM),
         (USB, to(1), Refusal::FirmwareMemory, Errno::EPERM),
         (BARE, to(1), Refusal::Untranslated, Errno::EOPNOTSUPP),
         (IOMMU, Recipient::QUARANTINE, Refusal::Hypervisors, Errno::EPERM),
@@ -136,6 +137,19 @@ fn refusals_and_their_errors() {
     assert!(unsafe_.check(BEHIND, to(1)).is_ok() && unsafe_.check(USB, to(1)).is_ok());
     assert!(unsafe_.check(BARE, to(1)).is_ok());
     assert_eq!(unsafe_.check(BRIDGE, to(1)), Err(Refusal::Bridge));
+}
+
+#[test]
+fn functions_that_share_an_identity_do_not_lose_it_with_one_of_them() {
+    use Owner::{Domain, Hardware, Quarantine};
+    assert_eq!(confined_to([Quarantine, Hardware]), Hardware, "one is removed, the other one goes on");
+    assert_eq!(confined_to([Hardware, Quarantine, Quarantine]), Hardware);
+    assert_eq!([confined_to([]), confined_to([Quarantine])], [Quarantine; 2], "the last one is removed");
+    assert_eq!([confined_to([Domain(3)]), confined_to([Domain(3), Domain(3)])], [Domain(3); 2]);
+    for others in [Domain(4), Hardware, Quarantine] {
+        assert_eq!(confined_to([Domain(3), others]), Quarantine, "nobody's device reaches the memory of {others:?}");
+        assert_eq!(confined_to([Hardware, Domain(3), others, Hardware]), Quarantine);
+    }
 }
 
 #[test]

@@ -103,7 +103,7 @@ pub fn add(at: Sbdf) -> Result<(), Errno> {
     let f = pci::add(at).ok_or(Errno::ENODEV)?;
     table.add(at, traits(f), bars(f))?;
     iommu::add_reports(at);
-    iommu::follow(at, Owner::Hardware, None);
+    confine(&table, at, Owner::Hardware, None);
     info!("{at} appeared");
     Ok(())
 }
@@ -126,12 +126,17 @@ fn forget_gone(table: &mut Ownership) {
 fn forget(table: &mut Ownership, at: Sbdf) -> Result<(), Errno> {
     let Entry { owner, bars, .. } = table.remove(at)?;
     irq::guest::unmap_messages(at);
-    iommu::follow(at, Owner::Quarantine, None);
+    confine(table, at, Owner::Quarantine, None);
     if owner != Owner::Hardware {
         unwatch_messages(table, at, &bars);
     }
     pci::remove(at);
     Ok(())
+}
+
+/// The IOMMU follows the function to `owner`, a domain if it is `d`'s.
+fn confine(table: &Ownership, at: Sbdf, owner: Owner, d: Option<&Domain>) {
+    iommu::follow(at, owner, d.map(|d| &d.dma), |other| table.find(other).map(|e| e.owner));
 }
 
 fn ownership() -> &'static Mutex<Ownership> {
@@ -350,14 +355,14 @@ fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno>
     let bars = table.find(at).map(|e| e.bars).unwrap_or_default();
     if r#move.to == Owner::Quarantine {
         leave(table, at, r#move.from, &bars)?;
-        iommu::follow(at, r#move.to, None);
+        confine(table, at, r#move.to, None);
     } else {
         begin_change(at, r#move.from, &bars)?;
         let domain = match r#move.to {
             Owner::Domain(id) => crate::domain::find(id),
             _ => None,
         };
-        iommu::follow(at, r#move.to, domain.as_ref().map(|d| &d.dma));
+        confine(table, at, r#move.to, domain.as_deref());
         link::arrives(at, r#move.to, &bars);
         let was = pci::read16(at, reg::COMMAND);
         pci::write16(at, reg::COMMAND, was & !command::INTX_DISABLE);

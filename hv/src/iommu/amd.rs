@@ -2,7 +2,7 @@
 
 mod unit;
 
-use super::hardware::{Confined, Hardware, Interrupt, Source, Strange};
+use super::hardware::{hiding, Confined, Hardware, Interrupt, Source, Strange};
 use crate::arch::acpi;
 use crate::arch::pci::{self, Sbdf};
 use crate::sync::Mutex;
@@ -73,11 +73,9 @@ impl AmdVi {
 
     /// Under which identities what the function does is seen: its own, and behind a bridge that hides it also the bridge's
     /// or that of the first function of its bus.
-    fn identities(&self, at: Sbdf) -> impl Iterator<Item = Identity<'_>> {
-        let bridge = pci::function(at).and_then(|f| f.identity_bridge());
-        let first = bridge.map(|b| u16::from(pci::read8(b.at, pci::reg::SECONDARY_BUS)) << 8);
-        let ids = [Some(at.source_id()), bridge.map(|b| b.at.source_id()), first];
-        ids.into_iter().flatten().filter_map(move |id| self.identity(at.segment, id))
+    fn identities_of(&self, at: Sbdf) -> [Option<Identity<'_>>; 3] {
+        let [bridge, first] = hiding(at);
+        [Some(at.source_id()), bridge, first].map(|id| self.identity(at.segment, id?))
     }
 
     /// Writes the entries of a line.
@@ -88,9 +86,9 @@ impl AmdVi {
     }
 
     /// Does something to every interrupt-table entry of a line's source.
-    fn for_each_entry(&self, source: Source, mut act: impl FnMut(&Identity<'_>)) {
+    fn for_each_entry(&self, source: Source, act: impl FnMut(&Identity<'_>)) {
         match source {
-            Source::Function(at) => self.identities(at).for_each(|identity| act(&identity)),
+            Source::Function(at) => self.identities_of(at).iter().flatten().for_each(act),
             Source::IoApic(id) => {
                 let io_apics = self.ivrs.units.iter().flat_map(|u| u.io_apics.iter().map(|a| (u.segment, *a)));
                 if let Some((segment, io_apic)) = { io_apics }.find(|(_, a)| a.id == id) {
@@ -137,8 +135,7 @@ impl Hardware for AmdVi {
     }
 
     fn shares_identity(&self, at: Sbdf) -> bool {
-        let scope = self.ivrs.unit_of(at.segment, at.source_id()).map(|(_, scope)| scope);
-        scope.and_then(|s| s.alias).is_some_and(|alias| alias != at.source_id())
+        self.ivrs.shares_identity(at.segment, at.source_id())
     }
 
     fn is_unit(&self, at: Sbdf) -> bool {
@@ -166,13 +163,17 @@ impl Hardware for AmdVi {
         self.remaps_interrupts
     }
 
-    fn confine(&self, at: Sbdf, to: Option<Confined>) {
-        for identity in self.identities(at) {
-            identity.unit.confine(identity.source_id, to);
+    fn identities(&self, at: Sbdf) -> [Option<u16>; 3] {
+        self.identities_of(at).map(|identity| identity.map(|i| i.source_id))
+    }
+
+    fn confine(&self, at: Sbdf, id: u16, to: Option<Confined>) {
+        for identity in self.identities_of(at).iter().flatten().filter(|i| i.source_id == id) {
+            identity.unit.confine(id, to);
             if self.remaps_interrupts && identity.passes != 0 {
                 // Only the platform's own functions raise anything past the tables.
                 let passes = if to.is_some_and(|c| c.is_home) { identity.passes } else { 0 };
-                identity.unit.set_passes(identity.source_id, passes);
+                identity.unit.set_passes(id, passes);
             }
         }
     }
@@ -192,7 +193,7 @@ impl Hardware for AmdVi {
     }
 
     fn silence(&self, at: Sbdf) {
-        for identity in self.identities(at) {
+        for identity in self.identities_of(at).iter().flatten() {
             identity.unit.silence(identity.source_id);
         }
     }

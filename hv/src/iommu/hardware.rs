@@ -46,8 +46,11 @@ pub trait Hardware: Send + Sync {
     fn enable(&mut self, remaps_interrupts: bool);
     /// Are interrupts remapped?
     fn remaps_interrupts(&self) -> bool;
-    /// Confines a function, or blocks it, if a unit translates it. Afterwards it has no access that it had by what was said before.
-    fn confine(&self, at: Sbdf, to: Option<Confined>);
+    /// Under which source ids the unit of the function sees what it does: its own, or what the firmware says instead, and those of a bridge that hides it.
+    fn identities(&self, at: Sbdf) -> [Option<u16>; 3];
+    /// Confines one of the function's identities, or blocks it, if a unit translates it. Afterwards it has no access that it had by what
+    /// was said before.
+    fn confine(&self, at: Sbdf, id: u16, to: Option<Confined>);
     /// Lets all units forget translations; when this returns, they have.
     fn forget(&self, what: Forget);
     /// Takes the accesses that were stopped since the last time, with their segment.
@@ -137,6 +140,13 @@ pub fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
 pub fn chain(at: Sbdf) -> Vec<Sbdf> {
     let above = pci::function(at).into_iter().flat_map(pci::Function::above);
     core::iter::once(at).chain(above).collect()
+}
+
+/// The source ids that a bridge puts on what the function does, if one hides it: its own, or that of the first function of its bus.
+pub fn hiding(at: Sbdf) -> [Option<u16>; 2] {
+    let bridge = pci::function(at).and_then(pci::Function::identity_bridge);
+    let first = bridge.and_then(|b| b.secondary()).map(|bus| u16::from(bus) << 8);
+    [bridge.map(|b| b.at.source_id()), first]
 }
 
 /// The bus behind a bridge.

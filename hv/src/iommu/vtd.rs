@@ -3,7 +3,7 @@
 mod remap;
 mod unit;
 
-use super::hardware::{chain, secondary, Confined, Hardware, Interrupt, Source, Strange};
+use super::hardware::{chain, hiding, secondary, Confined, Hardware, Interrupt, Source, Strange};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{acpi, lapic};
 use crate::warn;
@@ -122,13 +122,14 @@ impl Hardware for VtD {
         self.remapping.is_some()
     }
 
-    fn confine(&self, at: Sbdf, to: Option<Confined>) {
-        let Some(unit) = self.unit_of(at) else { return };
-        unit.set_context(at, to);
-        // Behind a bridge that hides identities it is the bridge's, or that of the first function of its bus, that is seen.
-        if let Some(bridge) = pci::function(at).and_then(|f| f.identity_bridge()) {
-            unit.set_context(bridge.at, to);
-            unit.set_context(Sbdf::new(at.segment, pci::read8(bridge.at, pci::reg::SECONDARY_BUS), 0), to);
+    fn identities(&self, at: Sbdf) -> [Option<u16>; 3] {
+        let [bridge, first] = hiding(at);
+        [Some(at.source_id()), bridge, first]
+    }
+
+    fn confine(&self, at: Sbdf, id: u16, to: Option<Confined>) {
+        if let Some(unit) = self.unit_of(at) {
+            unit.set_context(Sbdf::from_machine(u32::from(at.segment) << 16 | u32::from(id)), to);
         }
     }
 

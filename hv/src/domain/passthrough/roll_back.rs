@@ -3,11 +3,11 @@
 //! What a function does with interrupts and messages is the interrupts' to say; its translations stay. It is confined to them anew, as it may be
 //! one that the IOMMU was told not to report any more.
 
-use super::{owner_of, ownership};
+use super::{confine, owner_of, ownership};
 use crate::arch::pci::{self, command, reg, Sbdf};
 use crate::arch::pci_reset;
 use crate::domain::Domain;
-use crate::{iommu, irq};
+use crate::irq;
 use alloc::vec::Vec;
 use hv_core::passthrough::reset::Leaving;
 use hv_core::passthrough::Move;
@@ -118,7 +118,7 @@ pub fn revive(config: &Config, d: &Domain) -> Result<(), Errno> {
     }
     let owner = owner_of(d);
     // While it is no bus master: until this is done it may be blocked.
-    iommu::follow(at, owner, Some(&d.dma));
+    confine(&table, at, owner, Some(d));
     // The table of messages is in its memory.
     pci::write16(at, reg::COMMAND, pcicfg::answering(config.command()));
     irq::guest::restore_msi(at);
