@@ -10,7 +10,7 @@ pub mod isolation;
 pub mod link;
 pub mod reset;
 
-use crate::pcicfg::{Bars, Base, Fixed, Sbdf};
+use crate::pcicfg::{bridges, Bars, Base, Fixed, Sbdf};
 use alloc::vec::Vec;
 use core::fmt;
 use xen_abi::errno::Errno;
@@ -103,6 +103,8 @@ impl From<Refusal> for Errno {
 pub struct Traits {
     /// Is it a bridge?
     pub is_bridge: bool,
+    /// The bridge to its bus, unless that is a root bus.
+    pub bridge: Option<Sbdf>,
     /// Is it behind no unit of the IOMMU? Without one nobody asks.
     pub is_untranslated: bool,
     /// Does a bridge put its own identity on its accesses?
@@ -221,11 +223,13 @@ impl Ownership {
     }
 
     /// A function is gone. Nobody's is forgotten as well: if it comes again it is the hardware domain's, which looks then where its registers could be, and
-    /// has to be free to move them. EBUSY: another domain has it, and it is forgotten when that has given it up ([`Self::gone`]). ENODEV.
+    /// has to be free to move them. EBUSY: another domain has it, or it is a bridge that leads to one that is not the hardware domain's; it is forgotten when that has been
+    /// given up ([`Self::gone`]). ENODEV.
     pub fn remove(&mut self, at: Sbdf) -> Result<Entry, Errno> {
         let place = self.entries.iter().position(|e| e.at == at).ok_or(Errno::ENODEV)?;
+        let leads_away = self.leads_away(at);
         let entry = self.entries.get_mut(place).ok_or(Errno::ENODEV)?;
-        if let Owner::Domain(_) = entry.owner {
+        if leads_away || matches!(entry.owner, Owner::Domain(_)) {
             entry.is_gone = true;
             return Err(Errno::EBUSY);
         }
@@ -238,9 +242,17 @@ impl Ownership {
         entry.map(|entry| entry.is_gone = false).is_some()
     }
 
-    /// A function that is gone, and that no domain has any more.
+    /// A function that is gone, and that no domain has any more, nor one behind it.
     pub fn gone(&self) -> Option<Sbdf> {
-        self.entries.iter().find(|e| e.is_gone && !matches!(e.owner, Owner::Domain(_))).map(|e| e.at)
+        let is_free = |e: &&Entry| !matches!(e.owner, Owner::Domain(_)) && !self.leads_away(e.at);
+        self.entries.iter().filter(|e| e.is_gone).find(is_free).map(|e| e.at)
+    }
+
+    /// Is a function behind the bridge at `at` not the hardware domain's? The way to it is needed to confine it until it is.
+    pub fn leads_away(&self, at: Sbdf) -> bool {
+        let bridge_of = |at| self.find(at)?.traits.bridge;
+        let away = self.entries.iter().filter(|e| e.fixed().is_some());
+        { away }.any(|e| bridges::above(e.traits.bridge, bridge_of).any(|bridge| bridge == at))
     }
 
     /// Configuration space of the function at `at` was written: `width` bytes at `offset`. Its base addresses are read again

@@ -153,6 +153,9 @@ pub struct Function {
     pub moving: [Option<Range>; 3],
     /// Header layout: 0 device, 1 bridge.
     pub header: u8,
+    /// Of a bridge behind which a function is not the hardware domain's: the numbers of its own bus and of the first one behind it, which
+    /// stay, since by them the IOMMU's unit is found.
+    pub buses: Option<[u8; 2]>,
     /// It has left the hardware domain, with these registers.
     pub fixed: Option<Fixed>,
     /// The hypervisor drives it.
@@ -210,6 +213,8 @@ const EXPRESS_REPORTS: u8 = 0x0f;
 const EXPRESS_PHANTOMS: u8 = 1 << 1;
 const BAR_FIRST: u16 = 0x10;
 const ROM: core::ops::Range<u16> = 0x30..0x34;
+/// A bridge's register of bus numbers.
+const BUSES: u16 = 0x18;
 
 /// Bits of the MSI control register's lower byte: enable, and the number of messages in use.
 const MSI_CONTROL: u8 = 0x71;
@@ -249,7 +254,9 @@ impl Function {
         let (mut bits, mut clearable, mut settable) = (0, 0, 0);
         for i in 0..width {
             let byte = offset.saturating_add(i.into());
-            bits |= u32::from(self.protected(byte)) << (8 * i);
+            let protected =
+                if self.renumbers(byte, value.to_le_bytes()[usize::from(i)]) { 0xff } else { self.protected(byte) };
+            bits |= u32::from(protected) << (8 * i);
             clearable |= u32::from(self.clearable(byte)) << (8 * i);
             settable |= u32::from(self.settable(byte)) << (8 * i);
         }
@@ -259,6 +266,12 @@ impl Function {
             _ if bits == all && clearable == 0 && settable == 0 => Verdict::Drop,
             _ => Verdict::Keep { bits, clearable, settable },
         }
+    }
+
+    /// Would `value` in the byte at `offset` change the number of a bus that stays? The same is written again after a reset.
+    fn renumbers(&self, offset: u16, value: u8) -> bool {
+        let place = usize::from(offset.wrapping_sub(BUSES));
+        self.buses.and_then(|buses| buses.get(place).copied()).is_some_and(|number| number != value)
     }
 
     /// What the base-address register at `offset` must stay.
@@ -351,6 +364,7 @@ mod tests {
         express: Some(0xe0),
         moving: [Some((0x200, 0x20f)), None, None],
         header: 0,
+        buses: None,
         fixed: None,
         is_ours: false,
         is_abandoned: false,
@@ -520,6 +534,20 @@ mod tests {
             [false, true, true, false]
         );
         assert_eq!(NIC.filter(0x200, 4, !0), Verdict::Pass);
+    }
+
+    #[test]
+    fn a_bridge_with_a_function_away_behind_it_keeps_its_bus_numbers() {
+        let port = Function { header: 1, ..Function::default() };
+        assert_eq!(port.filter(0x18, 4, 0x0007_0400), Verdict::Pass, "all are the hardware domain's");
+        let kept = Function { buses: Some([0, 3]), ..port };
+        let written = |offset, width, value, held| kept.filter(offset, width, value).written(value, || held);
+        assert_eq!(written(0x18, 4, 0x2007_0400, 0x4005_0300), Some(0x2007_0300), "what ends there may change");
+        assert_eq!(written(0x18, 2, 0x0401, 0x0300), None);
+        assert_eq!(written(0x19, 1, 4, 3), None);
+        assert_eq!(written(0x1a, 1, 9, 5), Some(9));
+        assert_eq!(written(0x18, 4, 0x0005_0300, 0), Some(0x0005_0300), "written again after a reset");
+        assert_eq!(written(0x17, 1, 9, 0), Some(9));
     }
 
     #[test]

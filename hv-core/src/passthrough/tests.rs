@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 const PLAIN: Traits = Traits {
     is_bridge: false,
+    bridge: None,
     is_untranslated: false,
     shares_identity: false,
     has_firmware_memory: false,
@@ -16,6 +17,10 @@ const BEHIND: Sbdf = Sbdf::new(0, 1, 0);
 const USB: Sbdf = Sbdf::new(0, 0, 4 << 3);
 const IOMMU: Sbdf = Sbdf::new(0, 0, 2);
 const BARE: Sbdf = Sbdf::new(0, 0, 5 << 3);
+/// A dock: a bridge, one behind it, and a card behind that.
+const PORT: Sbdf = Sbdf::new(0, 0, 6 << 3);
+const DOCK: Sbdf = Sbdf::new(0, 2, 0);
+const CARD: Sbdf = Sbdf::new(0, 3, 0);
 
 fn table(confinement: Confinement) -> Ownership {
     let functions = [
@@ -25,6 +30,9 @@ fn table(confinement: Confinement) -> Ownership {
         (USB, Traits { has_firmware_memory: true, ..PLAIN }),
         (IOMMU, Traits { is_ours: true, ..PLAIN }),
         (BARE, Traits { is_untranslated: true, ..PLAIN }),
+        (PORT, Traits { is_bridge: true, ..PLAIN }),
+        (DOCK, Traits { is_bridge: true, bridge: Some(PORT), ..PLAIN }),
+        (CARD, Traits { bridge: Some(DOCK), ..PLAIN }),
     ];
     Ownership::new(functions.into_iter().map(|(at, traits)| (at, traits, BARS)), confinement)
 }
@@ -277,4 +285,25 @@ fn what_goes_while_a_domain_has_it_is_forgotten_when_that_has_given_it_up() {
     assert!(t.came_back(NIC));
     back(&mut t, NIC, Owner::Domain(3)).unwrap();
     assert_eq!((t.gone(), t.find(NIC).map(|e| e.owner)), (None, Some(Owner::Quarantine)));
+}
+
+#[test]
+fn the_way_to_a_function_that_is_away_is_known_until_it_is_back() {
+    let mut t = table(Confinement::Iommu);
+    assert!(!t.leads_away(PORT));
+    go(&mut t, CARD, to(3)).unwrap();
+    assert_eq!([PORT, DOCK, CARD, BRIDGE].map(|at| t.leads_away(at)), [true, true, false, false]);
+    for at in [CARD, DOCK, PORT] {
+        assert_eq!((t.remove(at).map(|e| e.at), t.gone()), (Err(Errno::EBUSY), None), "{at} was pulled out");
+    }
+    back(&mut t, CARD, Owner::Domain(3)).unwrap();
+    assert!(t.leads_away(DOCK), "nobody's is blocked");
+    assert_eq!(t.gone(), Some(CARD), "then its bridges, in any order");
+    while let Some(gone) = t.gone() {
+        t.remove(gone).unwrap();
+    }
+    assert_eq!([PORT, DOCK, CARD].map(|at| t.find(at).is_some()), [false; 3]);
+    let mut t = table(Confinement::Iommu);
+    t.leaves(CARD, reset::Leaving::NEW);
+    assert_eq!(t.remove(DOCK).map(|e| e.at), Err(Errno::EBUSY), "it is on its way");
 }

@@ -20,6 +20,15 @@ pub fn above(nearest: Option<Sbdf>, bridge_of: impl Fn(Sbdf) -> Option<Sbdf>) ->
     core::iter::successors(nearest, move |at| bridge_of(*at)).take(LONGEST_WAY)
 }
 
+/// What counts as a bridge's register of bus numbers, of which `known` was read before and `read` now: all ones are nobody's answer.
+pub const fn learned(known: u32, read: u32) -> u32 {
+    if read == u32::MAX {
+        known
+    } else {
+        read
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,5 +57,10 @@ mod tests {
         assert_eq!(above(None, line).count(), 0);
         let circle = |bridge: Sbdf| Some(at(3 - bridge.bus, 0));
         assert_eq!(above(Some(at(1, 0)), circle).count(), 256);
+    }
+
+    #[test]
+    fn a_bridge_that_was_pulled_out_leads_where_it_led() {
+        assert_eq!([learned(0x0004_0301, u32::MAX), learned(0x0004_0301, 0x0005_0501)], [0x0004_0301, 0x0005_0501]);
     }
 }

@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::Deref;
+use core::sync::atomic::{AtomicU32, Ordering};
 use hv_core::acpi::Ecam;
 use hv_core::passthrough::{front, isolation};
 use hv_core::pcicfg::layout::{self, Layout, Registers};
@@ -25,7 +26,7 @@ pub mod reg {
     #![allow(missing_docs, reason = "the specification's names")]
     pub const COMMAND: u16 = 0x04;
     pub const STATUS: u16 = 0x06;
-    pub const SECONDARY_BUS: u16 = 0x19;
+    pub const BUSES: u16 = 0x18;
 }
 
 /// Bits of the command register.
@@ -155,11 +156,6 @@ pub fn write(at: Sbdf, offset: u16, width: Width, value: u32) {
     }
 }
 
-/// Reads 8 bits.
-pub fn read8(at: Sbdf, offset: u16) -> u8 {
-    read(at, offset, Width::W8).to_le_bytes()[0]
-}
-
 /// Reads 16 bits.
 pub fn read16(at: Sbdf, offset: u16) -> u16 {
     let [low, high, ..] = read(at, offset, Width::W16).to_le_bytes();
@@ -202,7 +198,7 @@ pub fn find_capability(at: Sbdf, id: u8) -> Option<u16> {
 }
 
 /// A function of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Function {
     /// Where it is.
     pub at: Sbdf,
@@ -210,9 +206,15 @@ pub struct Function {
     pub layout: Layout,
     /// The bridge to its bus, unless that is a root bus.
     pub bridge: Option<Sbdf>,
+    /// A bridge's register of bus numbers, as it was read last: one that was pulled out cannot be asked, and must be found all the same.
+    buses: AtomicU32,
 }
 
 impl Function {
+    fn new(at: Sbdf, layout: Layout, bridge: Option<Sbdf>) -> Self {
+        Self { at, layout, bridge, buses: AtomicU32::new(read32(at, reg::BUSES)) }
+    }
+
     /// A bridge between PCI Express and conventional PCI, or a conventional one: what lies behind it has no identity of its
     /// own on the bus that the IOMMU sees.
     fn hides_identities(&self) -> bool {
@@ -229,9 +231,20 @@ impl Function {
         bridges::above(self.bridge, |at| function(at)?.bridge)
     }
 
-    /// The bus behind it, if it is a bridge. The hardware domain, whose all bridges are, may renumber buses.
+    /// Its register of bus numbers, if it is a bridge: its own bus, and the first and the last one behind it.
+    pub fn buses(&self) -> Option<[u8; 4]> {
+        (self.layout.header == 1).then(|| self.buses.load(Ordering::Relaxed).to_le_bytes())
+    }
+
+    /// The bus behind it, if it is a bridge.
     pub fn secondary(&self) -> Option<u8> {
-        (self.layout.header == 1).then(|| read8(self.at, reg::SECONDARY_BUS))
+        self.buses().map(|[_, secondary, ..]| secondary)
+    }
+
+    /// The hardware domain, whose all bridges are, may have renumbered buses.
+    pub fn learn_buses(&self) {
+        let held = bridges::learned(self.buses.load(Ordering::Relaxed), read32(self.at, reg::BUSES));
+        self.buses.store(held, Ordering::Relaxed);
     }
 }
 
@@ -288,7 +301,7 @@ fn scan_bus(
                 continue;
             };
             is_multi |= layout.is_multi;
-            let function: &'static Function = Box::leak(Box::new(Function { at, layout, bridge }));
+            let function: &'static Function = Box::leak(Box::new(Function::new(at, layout, bridge)));
             found.push(function);
             // Buses behind a bridge have higher numbers, so this ends; anything else is not set up, or a circle.
             if let Some(secondary) = function.secondary().filter(|secondary| *secondary > bus) {
@@ -305,12 +318,12 @@ pub fn add(at: Sbdf) -> Option<&'static Function> {
     }
     let layout = Layout::read(&Space(at))?;
     let bridge = bridges::bridge_to(at, functions().iter().filter_map(|f| Some((f.at, f.secondary()?))));
-    let new = Function { at, layout, bridge };
     let mut gone = GONE.lock();
-    let function = match gone.iter().position(|f| **f == new) {
+    let function = match gone.iter().position(|f| (f.at, f.layout, f.bridge) == (at, layout, bridge)) {
         Some(n) => gone.swap_remove(n),
-        None => Box::leak(Box::new(new)),
+        None => Box::leak(Box::new(Function::new(at, layout, bridge))),
     };
+    function.learn_buses();
     let mut all = FUNCTIONS.write();
     all.try_reserve(1).ok()?;
     all.push(function);

@@ -80,6 +80,7 @@ pub fn init(options: &Options) {
 fn traits(f: &pci::Function) -> Traits {
     Traits {
         is_bridge: f.layout.header != 0,
+        bridge: f.bridge,
         is_untranslated: iommu::is_untranslated(f.at),
         shares_identity: f.identity_bridge().is_some() || iommu::shares_identity(f.at),
         is_ours: iommu::is_unit(f.at),
@@ -108,9 +109,13 @@ pub fn add(at: Sbdf) -> Result<(), Errno> {
     Ok(())
 }
 
-/// It says that it is gone. EBUSY: another domain has it, and it is forgotten when that has given it up; ENODEV: there was none.
+/// It says that it is gone. EBUSY: another domain has it, or one behind it is not the hardware domain's, and it is forgotten when that has been given up;
+/// ENODEV: there was none.
 pub fn remove(at: Sbdf) -> Result<(), Errno> {
-    forget(&mut ownership().lock(), at)
+    let mut table = ownership().lock();
+    forget(&mut table, at)?;
+    forget_gone(&mut table);
+    Ok(())
 }
 
 /// The same, for functions that were gone before, and that no domain has any more.
@@ -330,6 +335,7 @@ fn write_in(table: &mut Ownership, at: Sbdf, offset: u16, width: u8, value: u32)
     let filter = pci::function(at).map_or_else(Function::default, |f| Function {
         is_ours: entry.is_some_and(|e| e.traits.is_ours),
         is_abandoned: entry.is_some_and(|e| has_stopped(e.owner)),
+        buses: f.buses().filter(|_| table.leads_away(at)).map(|[own, first, ..]| [own, first]),
         fixed: entry.and_then(Entry::fixed),
         ..Function::of(&f.layout)
     });
@@ -337,6 +343,11 @@ fn write_in(table: &mut Ownership, at: Sbdf, offset: u16, width: u8, value: u32)
     if let Some(value) = filter.filter(offset, width, value).written(value, held) {
         pci::write(at, offset, pci::Width::of(width), value);
         table.wrote(at, offset, width, || Bars::read(&pci::Space(at), filter.header));
+        if let Some(f) =
+            pci::function(at).filter(|f| f.layout.header == 1 && (reg::BUSES..reg::BUSES + 3).contains(&offset))
+        {
+            f.learn_buses();
+        }
     }
 }
 
