@@ -122,6 +122,8 @@ pub mod device {
 
     /// Words of an entry.
     pub const WORDS: usize = 4;
+    /// Entries in a page of 4 KiB.
+    const PER_PAGE: usize = 4096 / (8 * WORDS);
     const VALID: u64 = 1 << 0;
     const HAS_TABLES: u64 = 1 << 1;
     /// Word that says which tables; with the word after it, which holds the domain id.
@@ -133,6 +135,21 @@ pub mod device {
 
     /// Bit of the word that holds the domain id: no fault is logged.
     pub const SILENT: u64 = 1 << (98 - 64);
+
+    /// Pages of a table with entries for all source ids up to `highest`, as a power of two: 9 at most.
+    pub const fn table_order(highest: u16) -> u32 {
+        (highest as usize + 1).div_ceil(PER_PAGE).next_power_of_two().trailing_zeros()
+    }
+
+    /// Entries of a table of 2^`order` pages.
+    pub const fn nr_entries(order: u32) -> usize {
+        PER_PAGE << order
+    }
+
+    /// Has a table of 2^`order` pages an entry for the source id? Where it has none no access is let through.
+    pub const fn has_entry(order: u32, source_id: u16) -> bool {
+        (source_id as usize) < nr_entries(order)
+    }
 
     /// No access is let through. An entry of zeroes would let all of them through.
     pub const BLOCKED: u64 = VALID | HAS_TABLES;

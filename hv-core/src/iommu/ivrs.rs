@@ -128,12 +128,12 @@ impl Ivrs {
         self.reserved.iter().any(|r| (r.first_id..=r.last_id).contains(&source_id))
     }
 
-    /// The highest source id that a unit in `segment` is asked about, of those that the table names one by one.
+    /// The highest source id that a unit in `segment` may be asked about by what the table says, whether there is such a function yet or not.
     pub fn highest_named(&self, segment: u16) -> u16 {
         let units = self.units.iter().filter(|u| u.segment == segment);
         let io_apics = units.clone().flat_map(|u| &u.io_apics).map(|a| a.source_id);
-        let aliases = units.flat_map(|u| &u.scopes).filter_map(|s| s.alias);
-        io_apics.chain(aliases).max().unwrap_or(0)
+        let scopes = units.flat_map(|u| &u.scopes).map(|s| s.last.max(s.alias.unwrap_or(0)));
+        io_apics.chain(scopes).max().unwrap_or(0)
     }
 }
 

@@ -442,9 +442,25 @@ fn which_of_amds_units_a_function_is_behind() {
     assert!(shares(0x300) && shares(0x20), "one carries the other's identity");
     assert!(!shares(0x10) && !shares(0x1ff) && !ivrs.shares_identity(1, 0x300));
     assert_eq!(ivrs.units[0].io_apics, [IoApic { id: 9, source_id: 0xa0 }]);
-    assert_eq!(ivrs.highest_named(0), 0xa0);
+    assert_eq!(ivrs.highest_named(0), 0xffff, "one unit has all");
+    let range_only = [&[0; 48][..], &ivhd(0x11, 2, 0xfed8_0000, &[one, range[0], range[1], io_apic])].concat();
+    let ivrs_of_range = Ivrs::parse(&range_only).unwrap();
+    assert_eq!(ivrs_of_range.highest_named(0), 0x1ff, "where nothing is plugged in yet");
+    assert_eq!(ivrs_of_range.highest_named(1), 0);
     assert!(ivrs.has_reserved(0x0f) && !ivrs.has_reserved(0x10));
     assert_eq!(ivrs.reserved[0].last, 0x7000_ffff);
+}
+
+#[test]
+fn a_device_table_has_an_entry_for_every_function_that_is_let_through() {
+    use amd::device::{has_entry, table_order};
+    for highest in [0, 0x7f, 0x80, 0xff, 0x1ff, 0x1234, 0x7fff, u16::MAX] {
+        let order = table_order(highest);
+        assert!(order <= 9 && (0..=highest).all(|id| has_entry(order, id)), "{highest:#x}");
+        let end = 128u32 << order;
+        assert!(end < 2 * (u32::from(highest) + 128), "no more than twice as many");
+        assert!((end..=0xffff).all(|id| !has_entry(order, u16::try_from(id).unwrap())), "{highest:#x}");
+    }
 }
 
 #[test]

@@ -102,7 +102,11 @@ pub fn add(at: Sbdf) -> Result<(), Errno> {
         return Err(Errno::ENOMEM);
     }
     let f = pci::add(at).ok_or(Errno::ENODEV)?;
-    table.add(at, traits(f), bars(f))?;
+    let traits = traits(f);
+    table.add(at, traits, bars(f))?;
+    if traits.is_untranslated {
+        warn!("{at} is behind no unit of the IOMMU, which stops it or lets it reach all memory");
+    }
     iommu::add_reports(at);
     confine(&table, at, Owner::Hardware, None);
     info!("{at} appeared");

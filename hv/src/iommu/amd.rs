@@ -53,8 +53,11 @@ pub fn find() -> Option<Box<dyn Hardware>> {
     }
     let highest = |segment| {
         let all = pci::functions();
-        let functions = all.iter().filter(|f| f.at.segment == segment).map(|f| f.at.source_id());
-        functions.max().unwrap_or(0).max(ivrs.highest_named(segment))
+        let functions = all.iter().filter(|f| f.at.segment == segment);
+        // What is plugged in later comes behind a bridge.
+        let behind = |f: &pci::Function| f.buses().map_or(0, |[.., last, _]| u16::from_le_bytes([0xff, last]));
+        let ids = functions.map(|f| f.at.source_id().max(behind(f)));
+        ids.max().unwrap_or(0).max(ivrs.highest_named(segment))
     };
     let units: Option<Vec<Unit>> = ivrs.units.iter().map(|u| Unit::new(u, highest(u.segment))).collect();
     let units = units.or_else(|| {
@@ -68,7 +71,8 @@ impl AmdVi {
     fn identity(&self, segment: u16, source_id: u16) -> Option<Identity<'_>> {
         let (n, scope) = self.ivrs.unit_of(segment, source_id)?;
         let source_id = scope.alias.unwrap_or(source_id);
-        Some(Identity { unit: self.units.get(n)?, source_id, passes: scope.passes })
+        let unit = self.units.get(n).filter(|unit| unit.has_entry(source_id))?;
+        Some(Identity { unit, source_id, passes: scope.passes })
     }
 
     /// Under which identities what the function does is seen: its own, and behind a bridge that hides it also the bridge's
@@ -148,7 +152,7 @@ impl Hardware for AmdVi {
         self.remaps_interrupts = remaps_interrupts && super::hardware::knows_io_apics(is_described);
         if self.remaps_interrupts {
             for u in &self.ivrs.units {
-                for scope in &u.scopes {
+                for scope in u.scopes.iter().filter(|scope| scope.passes != 0) {
                     let named = scope.first..=scope.last.min(self.ivrs.highest_named(u.segment));
                     let own = named.filter_map(|id| self.identity(u.segment, id)).filter(|i| i.passes != 0);
                     own.for_each(|i| i.unit.set_passes(i.source_id, i.passes));
@@ -203,6 +207,9 @@ impl Hardware for AmdVi {
             return None;
         }
         let Interrupt { vector, apic_id, source, .. } = interrupt;
+        if let Source::Function(at) = source {
+            self.identities_of(at).iter().flatten().next()?;
+        }
         let mut lines = self.lines.lock();
         let line_of_it = Line { vector, source, apic_id, is_held: false };
         self.set_entries(&line_of_it);

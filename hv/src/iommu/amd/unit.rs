@@ -27,8 +27,6 @@ const CAP_IOMMU: u8 = 0x0f;
 const CAP_REMEMBERS_ABSENCE: u32 = 1 << 26;
 /// CPU that takes event interrupts.
 const CPU: usize = 0;
-/// Entries of the device table in a page.
-const DEVICES_PER_PAGE: usize = PAGE_SIZE / (8 * device::WORDS);
 
 /// A unit.
 pub struct Unit {
@@ -71,8 +69,7 @@ impl Unit {
         }
         let first = Mfn::containing(base);
         device_frames::hide(first, first.add((reg::END / PAGE_SIZE - 1) as u64));
-        let pages = (usize::from(highest) + 1).div_ceil(DEVICES_PER_PAGE);
-        let order = pages.next_power_of_two().trailing_zeros();
+        let order = device::table_order(highest);
         let unit = Self {
             at,
             registers,
@@ -110,7 +107,12 @@ impl Unit {
     }
 
     fn nr_devices(&self) -> usize {
-        DEVICES_PER_PAGE << self.order
+        device::nr_entries(self.order)
+    }
+
+    /// Can what carries `source_id` be confined?
+    pub const fn has_entry(&self, source_id: u16) -> bool {
+        device::has_entry(self.order, source_id)
     }
 
     /// A word of a device-table entry. Source ids beyond the table's end, which it refuses, share the last entry.
