@@ -287,12 +287,21 @@ fn a_unit_that_does_not_fit_is_noticed_beside_one_that_does() {
 }
 
 #[test]
+fn all_units_walk_tables_of_as_many_levels() {
+    let [three, four] = [1u64 << 9, 1 << 10].map(|cap| Capabilities { cap, ecap: 0 });
+    let both = Capabilities { cap: three.cap | four.cap | 3 << 34 | 6, ecap: 0 };
+    let levels = |units: &[Capabilities]| Capabilities::levels(units.iter().copied());
+    assert_eq!([levels(&[both]), levels(&[four]), levels(&[both, four])], [Some(4); 3]);
+    assert_eq!([levels(&[three]), levels(&[both, three])], [Some(3); 2]);
+    assert_eq!(levels(&[four, three]), None, "neither walks the other's");
+    assert_eq!(levels(&[both, Capabilities { cap: 0, ecap: 0 }]), None);
+}
+
+#[test]
 fn what_the_hardware_is_told() {
     let all = Capabilities { cap: 1 << 55 | 1 << 54 | 1 << 39 | 1 << 10, ecap: 3 };
-    assert_eq!((all.levels(), all.largest_page_level(), all.nr_domain_ids()), (Some(4), 1, 16));
-    assert_eq!(Capabilities { cap: 1 << 9 | 3 << 34 | 6, ecap: 0 }.levels(), Some(3));
+    assert_eq!((all.largest_page_level(), all.nr_domain_ids()), (1, 16));
     assert_eq!(Capabilities { cap: 1 << 9 | 3 << 34 | 6, ecap: 0 }.largest_page_level(), 3);
-    assert_eq!(Capabilities { cap: 0, ecap: 0 }.levels(), None);
     assert_eq!(vtd::root_entry(mfn(5)), [0x5001, 0]);
     assert_eq!(vtd::context_entry(mfn(5), 3, 7), [0x5001, 0x701]);
     assert_eq!(Invalidation::Translations(Forget::Domain(7)).encode(all), [2 | 2 << 4 | 3 << 6 | 7 << 16, 0]);

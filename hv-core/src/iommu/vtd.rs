@@ -62,15 +62,10 @@ impl Capabilities {
     const fn bit(register: u64, bit: u32) -> bool {
         register >> bit & 1 != 0
     }
-    /// Levels of tables to use: four if possible, so that all memory can be mapped, or three.
-    pub const fn levels(self) -> Option<u32> {
-        if Self::bit(self.cap, 8 + 2) {
-            Some(4)
-        } else if Self::bit(self.cap, 8 + 1) {
-            Some(3)
-        } else {
-            None
-        }
+    /// Levels of tables that all `units` walk: four if possible, so that all memory can be mapped, or three. `None`: there are none.
+    pub fn levels(units: impl IntoIterator<Item = Self>) -> Option<u32> {
+        let common = units.into_iter().fold(u64::MAX, |common, unit| common & unit.cap);
+        [(4, 8 + 2), (3, 8 + 1)].into_iter().find(|(_, bit)| Self::bit(common, *bit)).map(|(levels, _)| levels)
     }
     /// The highest level of table whose entries may map a page.
     pub const fn largest_page_level(self) -> u32 {

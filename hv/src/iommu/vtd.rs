@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hv_core::iommu::dmar::Dmar;
 use hv_core::iommu::vtd::remapping::{Hiding, Mode, Named};
-use hv_core::iommu::vtd::Invalidation;
+use hv_core::iommu::vtd::{Capabilities, Invalidation};
 use hv_core::iommu::{AnyFormat, Fault, Forget, Remapped};
 use unit::Unit;
 use x86::MachAddr;
@@ -42,7 +42,10 @@ pub fn find() -> Option<Box<dyn Hardware>> {
         warn!("IOMMU: a unit lacks what is needed: none is used");
         None
     })?;
-    let levels = units.iter().filter_map(|u| u.capabilities.levels()).min()?;
+    let levels = Capabilities::levels(units.iter().map(|u| u.capabilities)).or_else(|| {
+        warn!("IOMMU: units walk tables of different numbers of levels: none is used");
+        None
+    })?;
     let nr_ids = units.iter().map(|u| u.capabilities.nr_domain_ids()).min()?;
     let caches_absence = units.iter().any(|u| u.capabilities.caches_absence());
     Some(Box::new(VtD { units, dmar, levels, nr_ids, caches_absence, remapping: None }))

@@ -51,7 +51,7 @@ impl Unit {
         let base = MachAddr::new(described.addr);
         let probe = vmap::map_device(base, PAGE_SIZE)? as usize;
         let capabilities = Capabilities { cap: read64(probe, reg::CAP), ecap: read64(probe, reg::ECAP) };
-        if capabilities.cap == u64::MAX || !capabilities.has_queue() || capabilities.levels().is_none() {
+        if capabilities.cap == u64::MAX || !capabilities.has_queue() || Capabilities::levels([capabilities]).is_none() {
             return None;
         }
         if !capabilities.is_coherent() {
