@@ -47,7 +47,7 @@ struct Iommu {
     /// Where the hardware domain's devices are confined, once it is known.
     home: Once<Confined>,
     ids: Mutex<BTreeSet<u16>>,
-    caches_absence: bool,
+    is_told_of_additions: bool,
 }
 
 static IOMMU: Once<Option<Iommu>> = Once::new();
@@ -125,9 +125,9 @@ pub fn init(options: &Options, machine_map: &[E820Entry], hardware_domain: &Doma
     } else {
         warn!("IOMMU: interrupts are not remapped: a domain with a device can raise any interrupt vector");
     }
-    let caches_absence = hardware.caches_absence();
+    let is_told_of_additions = hardware.is_told_of_additions();
     let ids = Mutex::new(BTreeSet::from([0, HARDWARE_ID]));
-    IOMMU.call_once(|| Some(Iommu { hardware, home, ids, caches_absence }));
+    IOMMU.call_once(|| Some(Iommu { hardware, home, ids, is_told_of_additions }));
     if is_strict {
         adopt_hardware_domain(hardware_domain);
     }
@@ -301,7 +301,7 @@ fn allow_in(dma: &DomainDma, mfn: Mfn, mem: &impl TableMem) {
     with_space(dma, |iommu, own| {
         if own.space.allow_own(mem, mfn).is_err() {
             warn_out_of_reach(dma, mfn);
-        } else if iommu.caches_absence {
+        } else if iommu.is_told_of_additions {
             forget(iommu, Forget::Page(own.id, mfn));
         }
     });
@@ -344,7 +344,7 @@ pub fn flush_released() {
 pub fn grant(dma: &DomainDma, mfn: Mfn, writable: bool) -> bool {
     let done = with_space(dma, |iommu, own| {
         let done = own.space.grant(&memory::OfDomain, mfn, writable).is_ok();
-        if iommu.caches_absence {
+        if iommu.is_told_of_additions {
             forget(iommu, Forget::Page(own.id, mfn));
         }
         done

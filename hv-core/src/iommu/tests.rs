@@ -298,6 +298,12 @@ fn all_units_walk_tables_of_as_many_levels() {
 }
 
 #[test]
+fn a_unit_with_a_write_buffer_is_told_of_new_entries_too() {
+    let told = |cap| Capabilities { cap, ecap: 0 }.is_told_of_additions();
+    assert_eq!([told(0), told(1 << 7), told(1 << 4), told(1 << 4 | 1 << 7)], [false, true, true, true]);
+}
+
+#[test]
 fn what_the_hardware_is_told() {
     let all = Capabilities { cap: 1 << 55 | 1 << 54 | 1 << 39 | 1 << 10, ecap: 3 };
     assert_eq!((all.largest_page_level(), all.nr_domain_ids()), (1, 16));

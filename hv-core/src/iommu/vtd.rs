@@ -87,6 +87,10 @@ impl Capabilities {
     pub const fn needs_write_buffer_flush(self) -> bool {
         Self::bit(self.cap, 4)
     }
+    /// It must be told of entries that were not there before: it remembers that there were none, or what was written waits in its buffer.
+    pub const fn is_told_of_additions(self) -> bool {
+        self.caches_absence() || self.needs_write_buffer_flush()
+    }
     /// It sees memory as the CPUs' caches have it.
     pub const fn is_coherent(self) -> bool {
         Self::bit(self.ecap, 0)

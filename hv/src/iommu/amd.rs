@@ -122,7 +122,7 @@ impl Hardware for AmdVi {
     fn nr_domain_ids(&self) -> u32 {
         amd::NR_DOMAIN_IDS
     }
-    fn caches_absence(&self) -> bool {
+    fn is_told_of_additions(&self) -> bool {
         self.units.iter().any(Unit::caches_absence)
     }
 

@@ -26,8 +26,8 @@ pub trait Hardware: Send + Sync {
     fn largest_page_level(&self) -> u32;
     /// Ids of domains are below this.
     fn nr_domain_ids(&self) -> u32;
-    /// They may remember that something is not mapped.
-    fn caches_absence(&self) -> bool;
+    /// They must be told of what becomes mapped.
+    fn is_told_of_additions(&self) -> bool;
     /// First and last addresses of what the firmware lets devices use for ever.
     fn firmware_memory(&self) -> Vec<(MachAddr, MachAddr)>;
     /// Is the function behind one of the units? If not, nothing confines it.

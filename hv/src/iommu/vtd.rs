@@ -22,7 +22,7 @@ struct VtD {
     /// Levels of everyone's tables.
     levels: u32,
     nr_ids: u32,
-    caches_absence: bool,
+    is_told_of_additions: bool,
     /// The table of interrupts, if they are remapped.
     remapping: Option<remap::Table>,
 }
@@ -47,8 +47,8 @@ pub fn find() -> Option<Box<dyn Hardware>> {
         None
     })?;
     let nr_ids = units.iter().map(|u| u.capabilities.nr_domain_ids()).min()?;
-    let caches_absence = units.iter().any(|u| u.capabilities.caches_absence());
-    Some(Box::new(VtD { units, dmar, levels, nr_ids, caches_absence, remapping: None }))
+    let is_told_of_additions = units.iter().any(|u| u.capabilities.is_told_of_additions());
+    Some(Box::new(VtD { units, dmar, levels, nr_ids, is_told_of_additions, remapping: None }))
 }
 
 impl VtD {
@@ -95,8 +95,8 @@ impl Hardware for VtD {
     fn nr_domain_ids(&self) -> u32 {
         self.nr_ids
     }
-    fn caches_absence(&self) -> bool {
-        self.caches_absence
+    fn is_told_of_additions(&self) -> bool {
+        self.is_told_of_additions
     }
 
     fn firmware_memory(&self) -> Vec<(MachAddr, MachAddr)> {

@@ -185,7 +185,7 @@ impl Unit {
             let [low, high] = vtd::context_entry(c.root, c.levels, c.id);
             Direct.write(table, index + 1, high);
             Direct.write(table, index, low);
-            if self.capabilities.caches_absence() && is_running {
+            if self.capabilities.is_told_of_additions() && is_running {
                 // What is not present is remembered under id 0.
                 let context = Invalidation::Context { source_id: at.source_id(), domain_id: 0 };
                 self.submit(&mut state, &[context, Invalidation::Translations(Forget::Domain(c.id))]);
