@@ -2,7 +2,7 @@
 
 mod unit;
 
-use super::hardware::{hiding, Confined, Hardware, Interrupt, Source, Strange};
+use super::hardware::{hiding, Confined, Hardware, Interrupt, Reporter, Source, Strange};
 use crate::arch::acpi;
 use crate::arch::pci::{self, Sbdf};
 use crate::sync::Mutex;
@@ -186,9 +186,9 @@ impl Hardware for AmdVi {
         self.units.iter().for_each(|u| u.submit(&[Command::Translations(what)]));
     }
 
-    fn take_faults(&self, tell: &mut dyn FnMut(u16, Result<Fault, Strange>)) {
-        for unit in &self.units {
-            unit.take_faults(|event| tell(unit.at().segment, event));
+    fn take_faults(&self, tell: &mut dyn FnMut(Reporter, Result<Fault, Strange>)) {
+        for (n, unit) in self.units.iter().enumerate() {
+            unit.take_faults(|event| tell(Reporter { unit: n, segment: unit.at().segment }, event));
         }
     }
 
@@ -196,9 +196,9 @@ impl Hardware for AmdVi {
         self.units.iter().any(|unit| unit.has_faults())
     }
 
-    fn silence(&self, at: Sbdf) {
-        for identity in self.identities_of(at).iter().flatten() {
-            identity.unit.silence(identity.source_id);
+    fn silence(&self, by: Reporter, source: Sbdf) {
+        if let Some(unit) = self.units.get(by.unit) {
+            unit.silence(source.source_id());
         }
     }
 

@@ -53,12 +53,12 @@ pub trait Hardware: Send + Sync {
     fn confine(&self, at: Sbdf, id: u16, to: Option<Confined>);
     /// Lets all units forget translations; when this returns, they have.
     fn forget(&self, what: Forget);
-    /// Takes the accesses that were stopped since the last time, with their segment.
-    fn take_faults(&self, tell: &mut dyn FnMut(u16, Result<Fault, Strange>));
+    /// Takes the accesses that were stopped since the last time, with the unit that did.
+    fn take_faults(&self, tell: &mut dyn FnMut(Reporter, Result<Fault, Strange>));
     /// Whether an access was stopped and not taken yet.
     fn has_faults(&self) -> bool;
-    /// What the function is stopped from is not reported any more, until it is confined anew.
-    fn silence(&self, at: Sbdf);
+    /// What `source` is stopped from is not reported any more by the unit that did, until it is confined anew. There may be no such function.
+    fn silence(&self, by: Reporter, source: Sbdf);
     /// Lets a source raise a line. `None`: interrupts are not remapped.
     fn set_interrupt(&self, line: u32, interrupt: Interrupt) -> Option<Remapped>;
     /// Sends a line to another CPU. `false`: it is not remapped.
@@ -71,6 +71,14 @@ pub trait Hardware: Send + Sync {
     fn hides_ends(&self) -> bool {
         false
     }
+}
+
+/// A unit that reports an event.
+#[derive(Clone, Copy)]
+pub struct Reporter {
+    /// Which of all.
+    pub unit: usize,
+    pub segment: u16,
 }
 
 /// An event that is no access that was stopped.

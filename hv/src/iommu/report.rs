@@ -1,7 +1,7 @@
 //! What an IOMMU stopped is said on the console, and a device that goes on trying is switched off.
 
 use super::active;
-use super::hardware::Strange;
+use super::hardware::{Reporter, Strange};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::tsc;
 use crate::domain::{passthrough, watch};
@@ -33,11 +33,11 @@ pub fn add(at: Sbdf) {
 pub fn handle_faults() {
     let Some(iommu) = active() else { return };
     TELLERS.fetch_add(1, Ordering::SeqCst);
-    iommu.hardware.take_faults(&mut |segment, event| match event {
-        Ok(fault) => report(segment, fault),
+    iommu.hardware.take_faults(&mut |by, event| match event {
+        Ok(fault) => report(by, fault),
         Err(Strange { code, words: [low, high] }) => {
             if judge(|brake, now| brake.event(now)).is_some_and(|j| j.is_said) {
-                warn!("IOMMU: a unit of segment {segment} reports event {code}: {low:#x} {high:#x}");
+                warn!("IOMMU: a unit of segment {} reports event {code}: {low:#x} {high:#x}", by.segment);
             }
         }
     });
@@ -58,9 +58,9 @@ fn judge(ask: impl FnOnce(&mut Brake, u64) -> Judgement) -> Option<Judgement> {
     Some(judgement)
 }
 
-fn report(segment: u16, fault: Fault) {
+fn report(by: Reporter, fault: Fault) {
     let [devfn, bus] = fault.source_id.to_le_bytes();
-    let source = Sbdf::new(segment, bus, devfn);
+    let source = Sbdf::new(by.segment, bus, devfn);
     // A device may name a function that there is not.
     let at = BRAKE.get().map_or(source, |brake| brake.lock().function_of(source));
     if let (Stopped::Read | Stopped::Write, Some(Owner::Domain(id))) = (fault.stopped, passthrough::owner(at)) {
@@ -85,7 +85,7 @@ fn report(segment: u16, fault: Fault) {
         warn!("IOMMU: {whose} device {at} does not stop: it is no longer bus master");
     }
     if let (Action::Silence, Some(iommu)) = (judgement.action, active()) {
-        iommu.hardware.silence(source);
+        iommu.hardware.silence(by, source);
     }
 }
 

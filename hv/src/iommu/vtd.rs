@@ -3,7 +3,7 @@
 mod remap;
 mod unit;
 
-use super::hardware::{chain, hiding, secondary, Confined, Hardware, Interrupt, Source, Strange};
+use super::hardware::{chain, hiding, secondary, Confined, Hardware, Interrupt, Reporter, Source, Strange};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{acpi, lapic};
 use crate::warn;
@@ -140,9 +140,9 @@ impl Hardware for VtD {
         self.invalidate(Invalidation::Translations(what));
     }
 
-    fn take_faults(&self, tell: &mut dyn FnMut(u16, Result<Fault, Strange>)) {
-        for unit in &self.units {
-            unit.take_faults(|fault| tell(unit.segment, Ok(fault)));
+    fn take_faults(&self, tell: &mut dyn FnMut(Reporter, Result<Fault, Strange>)) {
+        for (n, unit) in self.units.iter().enumerate() {
+            unit.take_faults(|fault| tell(Reporter { unit: n, segment: unit.segment }, Ok(fault)));
         }
     }
 
@@ -150,9 +150,9 @@ impl Hardware for VtD {
         self.units.iter().any(|unit| unit.has_faults())
     }
 
-    fn silence(&self, at: Sbdf) {
-        if let Some(unit) = self.unit_of(at) {
-            unit.silence(at);
+    fn silence(&self, by: Reporter, source: Sbdf) {
+        if let Some(unit) = self.units.get(by.unit) {
+            unit.silence(source);
         }
     }
 
