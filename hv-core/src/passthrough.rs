@@ -224,11 +224,14 @@ impl Ownership {
 
     /// A function is gone. Nobody's is forgotten as well: if it comes again it is the hardware domain's, which looks then where its registers could be, and
     /// has to be free to move them. EBUSY: another domain has it, or it is a bridge that leads to one that is not the hardware domain's; it is forgotten when that has been
-    /// given up ([`Self::gone`]). ENODEV.
+    /// given up ([`Self::gone`]). EPERM: the hypervisor drives it. ENODEV.
     pub fn remove(&mut self, at: Sbdf) -> Result<Entry, Errno> {
         let place = self.entries.iter().position(|e| e.at == at).ok_or(Errno::ENODEV)?;
         let leads_away = self.leads_away(at);
         let entry = self.entries.get_mut(place).ok_or(Errno::ENODEV)?;
+        if entry.traits.is_ours {
+            return Err(Errno::EPERM);
+        }
         if leads_away || matches!(entry.owner, Owner::Domain(_)) {
             entry.is_gone = true;
             return Err(Errno::EBUSY);

@@ -242,6 +242,13 @@ fn functions_come_and_go() {
     assert_eq!((t.remove(new).map(|e| e.at), t.remove(new).map(|e| e.at)), (Ok(new), Err(Errno::ENODEV)));
 }
 
+#[test]
+fn what_the_hypervisor_drives_does_not_go() {
+    let mut t = table(Confinement::Iommu);
+    assert_eq!((t.remove(IOMMU).map(|e| e.at), t.gone()), (Err(Errno::EPERM), None));
+    assert!(t.find(IOMMU).is_some_and(|e| e.traits.is_ours), "nobody writes its configuration space");
+}
+
 /// What the hardware domain writes to a base address, to learn how long the region is.
 fn is_sized(t: &Ownership, at: Sbdf) -> bool {
     let fixed = t.find(at).and_then(Entry::fixed);

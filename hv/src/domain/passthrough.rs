@@ -17,6 +17,7 @@ use core::sync::atomic::Ordering;
 use hv_core::cmdline::Options;
 use hv_core::passthrough::reset::{Leaving, Left};
 use hv_core::passthrough::{isolation, Confinement, Entry, Move, Owner, Ownership, Recipient, Refusal, Traits};
+use hv_core::pcicfg::layout::Layout;
 use hv_core::pcicfg::{Bars, Base, Function};
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
@@ -336,7 +337,9 @@ pub fn write_owned(at: Sbdf, d: &Domain, offset: u16, width: u8, value: u32) -> 
 
 fn write_in(table: &mut Ownership, at: Sbdf, offset: u16, width: u8, value: u32) {
     let entry = table.find(at);
-    let filter = pci::function(at).map_or_else(Function::default, |f| Function {
+    // Of one that is not known, or not any more, messages are the hypervisor's all the same.
+    let unknown = || Layout::read(&pci::Space(at)).map_or_else(Function::default, |layout| Function::of(&layout));
+    let filter = pci::function(at).map_or_else(unknown, |f| Function {
         is_ours: entry.is_some_and(|e| e.traits.is_ours),
         is_abandoned: entry.is_some_and(|e| has_stopped(e.owner)),
         buses: f.buses().filter(|_| table.leads_away(at)).map(|[own, first, ..]| [own, first]),
