@@ -116,6 +116,14 @@ pub fn may_be_registers(first: u64, last: u64, place: impl Fn(u64) -> Place) -> 
     first >= LOW_MEMORY_END && (first..=last).all(|frame| place(frame) == Place::Other)
 }
 
+/// The frames of a table of messages, `first..=last`, in which none of the `others` has its own: first and last frames of theirs.
+pub fn unshared<I: Iterator<Item = (u64, u64)>>(
+    (first, last): (u64, u64),
+    others: impl Fn() -> I,
+) -> impl Iterator<Item = u64> {
+    (first..=last).filter(move |frame| !others().any(|(first, last)| (first..=last).contains(frame)))
+}
+
 /// Extended capabilities that make a function answer at other addresses than its base address registers say: resizable
 /// regions, those of virtual functions, and virtual functions themselves.
 const MOVING: [u16; 3] = [0x15, 0x24, 0x10];

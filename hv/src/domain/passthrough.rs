@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering;
 use hv_core::cmdline::Options;
 use hv_core::passthrough::reset::{Leaving, Left};
 use hv_core::passthrough::{isolation, Confinement, Entry, Move, Owner, Ownership, Recipient, Refusal, Traits};
-use hv_core::pcicfg::layout::Layout;
+use hv_core::pcicfg::layout::{self, Layout};
 use hv_core::pcicfg::{Bars, Base, Function};
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
@@ -454,9 +454,10 @@ fn watch_messages(at: Sbdf, bars: &Bars) -> Result<(), Errno> {
 
 fn unwatch_messages(table: &Ownership, at: Sbdf, bars: &Bars) {
     let Some((first, last)) = message_frames(at, bars) else { return };
-    device_frames::unwatch_table(first, last);
-    // Others may have their tables in the same frames.
-    for entry in table.away() {
-        let _ = watch_messages(entry.at, &entry.bars);
+    // Others may have their tables in the same frames: those are watched without a gap.
+    let others =
+        || table.away().filter_map(|e| message_frames(e.at, &e.bars)).map(|(first, last)| (first.raw(), last.raw()));
+    for frame in layout::unshared((first.raw(), last.raw()), others) {
+        device_frames::unwatch_table(Mfn::new(frame));
     }
 }

@@ -33,10 +33,10 @@ pub fn watch_table(first: Mfn, last: Mfn) -> Result<(), Errno> {
     WATCHED_TABLES.write().insert(first.raw(), last.raw()).map_err(|_| Errno::ENOMEM)
 }
 
-/// Ends [`watch_table`].
-pub fn unwatch_table(first: Mfn, last: Mfn) {
-    // A failure leaves them watched: their writers are slower, that is all.
-    let _ = WATCHED_TABLES.write().remove(first.raw(), last.raw());
+/// Ends [`watch_table`] for one frame.
+pub fn unwatch_table(frame: Mfn) {
+    // A failure leaves it watched: its writers are slower, that is all.
+    let _ = WATCHED_TABLES.write().remove(frame.raw(), frame.raw());
 }
 
 /// The same, until [`release_registers`].

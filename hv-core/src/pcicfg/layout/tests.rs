@@ -1,4 +1,5 @@
 use super::*;
+use crate::rangeset::RangeSet;
 use std::cell::Cell;
 use std::vec;
 use std::vec::Vec;
@@ -40,6 +41,20 @@ fn a_table_of_messages_is_neither_in_memory_nor_in_configuration_space() {
     assert!(!may_be_registers(0xb_1234, 0xb_1234, place));
     assert!(!may_be_registers(0x7_ffff, 0x8_0000, place), "it begins in memory");
     assert!(!may_be_registers(0xff, 0x100, |_| Place::Other), "the first megabyte is no device's");
+}
+
+#[test]
+fn a_frame_that_another_table_is_in_is_watched_all_the_time() {
+    let mut watched = RangeSet::new();
+    let tables = [(0xf_ebc0, 0xf_ebc3), (0xf_ebc3, 0xf_ebc4), (0xf_ebc1, 0xf_ebc1)];
+    tables.iter().for_each(|(first, last)| watched.insert(*first, *last).unwrap());
+    let left = || tables[1..].iter().copied();
+    for frame in unshared(tables[0], left) {
+        watched.remove(frame, frame).unwrap();
+        assert!(left().all(|(first, last)| watched.contains_all(first, last)), "{frame:#x}");
+    }
+    assert_eq!([0xf_ebc0, 0xf_ebc2].map(|frame| watched.contains(frame)), [false; 2]);
+    assert_eq!(unshared((5, 6), core::iter::empty).collect::<Vec<_>>(), [5, 6]);
 }
 
 #[test]
