@@ -270,6 +270,12 @@ fn refused(at: Sbdf, to: &Party, why: Refusal) {
     }
 }
 
+/// Has `from` the function? ENODEV: it has not.
+pub fn check_return(at: Sbdf, from: &Party) -> Result<(), Errno> {
+    ownership().lock().check_return(at, from.owner())?;
+    Ok(())
+}
+
 /// Takes the function from `from`. ERESTART: to be called again.
 pub fn deassign(at: Sbdf, from: &Party) -> Result<(), Errno> {
     let mut table = ownership().lock();

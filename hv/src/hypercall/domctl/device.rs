@@ -57,6 +57,8 @@ pub(super) fn test(r: &Request) -> Outcome {
 /// domain does not have it.
 pub(super) fn deassign(r: &Request) -> Outcome {
     let (at, from) = (function(&r.read()?)?, party(r)?);
+    // Who asks for what the domain does not have takes nothing from it.
+    passthrough::check_return(at, &from)?;
     if let Party::Domain(d) = &from {
         channel::pci::forget(d);
         channel::disk::lose_device(d)?;
