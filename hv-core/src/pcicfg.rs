@@ -230,6 +230,13 @@ pub const fn answering(command: u16) -> u16 {
     u16::from_le_bytes([low & !BUS_MASTER | MEMORY, high])
 }
 
+/// The command with which a function neither accesses memory nor interrupts on its wire, and is otherwise as by this `command`: as by none if that is all
+/// ones, which is nobody's answer.
+pub const fn silent(command: u16) -> u16 {
+    let [low, high] = if command == u16::MAX { [0; 2] } else { command.to_le_bytes() };
+    u16::from_le_bytes([low & !BUS_MASTER, high | INTX_DISABLE])
+}
+
 impl Function {
     /// Of a function with this layout, which is the hardware domain's.
     pub fn of(layout: &Layout) -> Self {
@@ -385,6 +392,12 @@ mod tests {
     #[test]
     fn a_function_answers_before_it_may_access_memory() {
         assert_eq!([0x0407, 0x0406, 0x0000, 0x0507].map(answering), [0x0403, 0x0402, 0x0002, 0x0503]);
+    }
+
+    #[test]
+    fn a_silent_function_is_no_bus_master_whatever_it_says() {
+        assert_eq!([0x0007, 0x0403, 0x0547, 0x0000].map(silent), [0x0403, 0x0403, 0x0543, 0x0400]);
+        assert_eq!(silent(0xffff), 0x0400, "nobody answered: no errors are to be reported either");
     }
 
     fn keep(bits: u32, clearable: u32) -> Verdict {

@@ -115,6 +115,10 @@ const ACKNOWLEDGED: u32 = 1_000;
 pub trait Device {
     /// Wakes it, if it sleeps. `true`: it slept.
     fn wake(&mut self) -> bool;
+    /// Lets its registers answer, for a turn.
+    fn open(&mut self);
+    /// The turn is over: its registers answer as before, and it is no bus master, whatever it has made of its reset.
+    fn close(&mut self);
     /// Now that it is awake: does it know where its registers are?
     fn knows_its_place(&mut self) -> bool;
     /// The time, in ns.
@@ -184,9 +188,18 @@ impl Leaving {
             }
             self.awake_at = None;
             if !device.knows_its_place() {
+                device.close();
                 return Some(Left::Reset);
             }
         }
+        // Not before: of one that wakes up nobody reads or writes anything.
+        device.open();
+        let left = self.go_on_awake(device);
+        device.close();
+        left
+    }
+
+    fn go_on_awake(&mut self, device: &mut impl Device) -> Option<Left> {
         for _ in 0..READS_AT_ONCE {
             if self.has_begun {
                 match device.is_busy() {
@@ -356,6 +369,8 @@ mod tests {
         forgets_in_sleep: bool,
         now: u64,
         woken_at: Option<u64>,
+        is_open: bool,
+        is_silent: bool,
     }
 
     impl Slow {
@@ -373,6 +388,8 @@ mod tests {
                 forgets_in_sleep: false,
                 now: 7,
                 woken_at: None,
+                is_open: false,
+                is_silent: false,
             }
         }
 
@@ -388,6 +405,14 @@ mod tests {
             self.woken_at = slept.then_some(self.now);
             slept
         }
+        fn open(&mut self) {
+            self.is_touched();
+            assert!(!core::mem::replace(&mut self.is_open, true), "twice");
+        }
+        fn close(&mut self) {
+            self.is_touched();
+            (self.is_open, self.is_silent) = (false, true);
+        }
         fn knows_its_place(&mut self) -> bool {
             self.is_touched();
             !self.forgets_in_sleep
@@ -396,6 +421,7 @@ mod tests {
             self.now
         }
         fn is_pending(&mut self) -> bool {
+            assert!(self.is_open);
             self.reads += 1;
             self.pending = self.pending.saturating_sub(1);
             self.pending > 0
@@ -414,6 +440,7 @@ mod tests {
         }
         fn begin(&mut self) -> bool {
             self.is_touched();
+            assert!(self.is_open);
             assert!(!self.has_begun, "twice");
             self.has_begun = true;
             self.is_known
@@ -433,10 +460,12 @@ mod tests {
             device.reads = 0;
             device.now += 1_000_000;
             let left = leaving.go_on(device);
+            assert!(!device.is_open, "after the turn");
             // The turn in which the last transaction has ended looks at the wire, too.
             assert!(device.reads <= READS_AT_ONCE + 2, "{} reads in one turn", device.reads);
             if let Some(left) = left {
                 assert_eq!(leaving.go_on(device), Some(left), "it has left");
+                assert!(device.is_silent, "at the end");
                 return left;
             }
         }

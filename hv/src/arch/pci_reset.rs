@@ -8,7 +8,7 @@ use crate::{info, warn};
 use alloc::vec::Vec;
 use hv_core::passthrough::reset::{self, Device, Kind, Leaving, Left, Reset};
 use hv_core::pcicfg::layout::Layout;
-use hv_core::pcicfg::Bars;
+use hv_core::pcicfg::{self, Bars};
 use x86::MachAddr;
 
 /// Status register of a PCI Express function, from its capability, and its bit for pending transactions.
@@ -77,14 +77,9 @@ impl Window {
 /// reset by its own registers, as far as they are known. By its function-level reset, if it has that, the hardware domain resets it.
 /// `bars`: where its registers are. `None`: to be called again.
 pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> Option<Left> {
-    let was = pci::read16(at, reg::COMMAND);
     let method = method(at);
-    if method.is_some() {
-        pci::write16(at, reg::COMMAND, was | command::MEMORY);
-    }
     let window = method.and_then(|m| window(m, bars));
-    let left = leaving.go_on(&mut Registers { at, bars, method, window });
-    pci::write16(at, reg::COMMAND, was);
+    let left = leaving.go_on(&mut Registers { at, bars, method, window, command: None });
     if left == Some(Left::Lost) {
         warn!("{at}: it could not be reset");
     }
@@ -160,6 +155,8 @@ struct Registers<'a> {
     method: Option<&'static Reset>,
     /// `None`: where they should be are no registers of a device.
     window: Option<Window>,
+    /// Its command register while it is open; `None`: it is not, or nobody answers.
+    command: Option<u16>,
 }
 
 impl Device for Registers<'_> {
@@ -171,6 +168,18 @@ impl Device for Registers<'_> {
         }
         pci::write16(self.at, cap + POWER_CONTROL, held & !(POWER_STATE | POWER_EVENT));
         true
+    }
+    fn open(&mut self) {
+        self.command = Some(pci::read16(self.at, reg::COMMAND)).filter(|was| *was != u16::MAX);
+        if let (Some(was), Some(_)) = (self.command, self.method) {
+            pci::write16(self.at, reg::COMMAND, was | command::MEMORY);
+        }
+    }
+    fn close(&mut self) {
+        let held = || Some(pci::read16(self.at, reg::COMMAND)).filter(|held| *held != u16::MAX);
+        if let Some(was) = self.command.take().or_else(held) {
+            pci::write16(self.at, reg::COMMAND, pcicfg::silent(was));
+        }
     }
     fn knows_its_place(&mut self) -> bool {
         pci::function(self.at).is_some_and(|f| Bars::read(&pci::Space(self.at), f.layout.header) == *self.bars)

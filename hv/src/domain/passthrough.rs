@@ -18,7 +18,7 @@ use hv_core::cmdline::Options;
 use hv_core::passthrough::reset::{Leaving, Left};
 use hv_core::passthrough::{isolation, Confinement, Entry, Move, Owner, Ownership, Recipient, Refusal, Traits};
 use hv_core::pcicfg::layout::{self, Layout};
-use hv_core::pcicfg::{Bars, Base, Function};
+use hv_core::pcicfg::{self, Bars, Base, Function};
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
 
@@ -405,7 +405,7 @@ fn leave(table: &mut Ownership, at: Sbdf, from: Owner, bars: &Bars) -> Result<()
         begin_change(at, from, bars)?;
         link::leaves(at);
         let was = pci::read16(at, reg::COMMAND);
-        pci::write16(at, reg::COMMAND, was & !command::BUS_MASTER | command::INTX_DISABLE);
+        pci::write16(at, reg::COMMAND, pcicfg::silent(was));
     }
     let mut leaving = so_far.unwrap_or(Leaving::NEW);
     let left = pci_reset::go_on(at, bars, &mut leaving);

@@ -4,7 +4,7 @@
 //! one that the IOMMU was told not to report any more.
 
 use super::{confine, owner_of, ownership};
-use crate::arch::pci::{self, command, reg, Sbdf};
+use crate::arch::pci::{self, reg, Sbdf};
 use crate::arch::pci_reset;
 use crate::domain::Domain;
 use crate::irq;
@@ -95,7 +95,7 @@ pub fn silence(at: Sbdf, d: &Domain) -> Result<(), Errno> {
     let (bars, so_far) = (entry.bars, entry.leaving);
     if so_far.is_none() {
         let was = pci::read16(at, reg::COMMAND);
-        pci::write16(at, reg::COMMAND, was & !command::BUS_MASTER | command::INTX_DISABLE);
+        pci::write16(at, reg::COMMAND, pcicfg::silent(was));
     }
     let mut leaving = so_far.unwrap_or(Leaving::NEW);
     let left = pci_reset::go_on(at, &bars, &mut leaving);
