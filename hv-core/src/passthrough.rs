@@ -239,10 +239,15 @@ impl Ownership {
         Ok(self.entries.remove(place))
     }
 
-    /// The hardware domain has found the function at `at`, which it had said was gone. `false`: there is none.
-    pub fn came_back(&mut self, at: Sbdf) -> bool {
-        let entry = self.entries.iter_mut().find(|e| e.at == at);
-        entry.map(|entry| entry.is_gone = false).is_some()
+    /// The hardware domain has found a function at `at`. `false`: none is known there. EBUSY: that one was gone, a domain has it still, and this is not the
+    /// same, which `is_same` says: it waits until that domain has given it up.
+    pub fn came_back(&mut self, at: Sbdf, is_same: impl FnOnce() -> bool) -> Result<bool, Errno> {
+        let Some(entry) = self.entries.iter_mut().find(|e| e.at == at) else { return Ok(false) };
+        if entry.is_gone && !is_same() {
+            return Err(Errno::EBUSY);
+        }
+        entry.is_gone = false;
+        Ok(true)
     }
 
     /// A function that is gone, and that no domain has any more, nor one behind it.

@@ -264,7 +264,7 @@ fn what_goes_while_nobody_has_it_is_the_hardware_domains_when_it_comes_again() {
         assert!(!is_sized(&t, NIC));
         assert_eq!(t.remove(NIC).map(|e| e.owner), Ok(Owner::Quarantine));
         // It looks at the registers before it says that there is something.
-        assert!(is_sized(&t, NIC) && !t.came_back(NIC));
+        assert!(is_sized(&t, NIC) && t.came_back(NIC, || unreachable!("nothing is known")) == Ok(false));
         let moved = Bars { words: [0x8000_0000, 0, 0, 0, 0, 0], rom: 0 };
         t.add(NIC, PLAIN, moved).unwrap();
         let entry = t.find(NIC).unwrap();
@@ -289,7 +289,7 @@ fn what_goes_while_a_domain_has_it_is_forgotten_when_that_has_given_it_up() {
     t.add(NIC, PLAIN, BARS).unwrap();
     go(&mut t, NIC, to(3)).unwrap();
     assert_eq!(t.remove(NIC).map(|e| e.at), Err(Errno::EBUSY));
-    assert!(t.came_back(NIC));
+    assert_eq!(t.came_back(NIC, || true), Ok(true));
     back(&mut t, NIC, Owner::Domain(3)).unwrap();
     assert_eq!((t.gone(), t.find(NIC).map(|e| e.owner)), (None, Some(Owner::Quarantine)));
 }
@@ -313,4 +313,16 @@ fn the_way_to_a_function_that_is_away_is_known_until_it_is_back() {
     let mut t = table(Confinement::Iommu);
     t.leaves(CARD, reset::Leaving::NEW);
     assert_eq!(t.remove(DOCK).map(|e| e.at), Err(Errno::EBUSY), "it is on its way");
+}
+
+#[test]
+fn another_card_in_its_place_is_not_the_domains() {
+    let mut t = table(Confinement::Iommu);
+    assert_eq!(t.came_back(NIC, || unreachable!("it was not gone")), Ok(true));
+    go(&mut t, NIC, to(3)).unwrap();
+    assert_eq!(t.remove(NIC).map(|e| e.at), Err(Errno::EBUSY));
+    assert_eq!(t.came_back(NIC, || false), Err(Errno::EBUSY));
+    back(&mut t, NIC, Owner::Domain(3)).unwrap();
+    assert_eq!(t.gone(), Some(NIC), "it is the old one that is forgotten");
+    assert!(t.remove(NIC).is_ok() && t.came_back(NIC, || false) == Ok(false));
 }

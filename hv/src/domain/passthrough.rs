@@ -93,10 +93,12 @@ fn bars(f: &pci::Function) -> Bars {
     Bars::read(&pci::Space(f.at), f.layout.header)
 }
 
-/// The hardware domain says that there is a function, which is its own then. ENODEV: nothing answers there; ENOMEM.
+/// The hardware domain says that there is a function, which is its own then. ENODEV: nothing answers there; EBUSY: it is in the place of one that was
+/// pulled out while a domain had it, and still has; ENOMEM.
 pub fn add(at: Sbdf) -> Result<(), Errno> {
     let mut table = ownership().lock();
-    if table.came_back(at) {
+    let layout = || pci::function(at).map(|f| f.layout);
+    if table.came_back(at, || Layout::read(&pci::Space(at)) == layout())? {
         return Ok(());
     }
     if !crate::mem::frames::has_headroom() {
