@@ -2,7 +2,7 @@
 //!
 //! The domain reads its functions' own configuration space, but for base addresses, which stay where they are and tell their size if a kernel asks as
 //! one does, and for the number of the wire's interrupt. What it writes is judged by [`crate::pcicfg`] like everybody's. A function stays in state D0 of its power
-//! management: what cannot be reached cannot be reset when the domain dies. Messages are the hypervisor's to program; the domain gets their interrupts.
+//! management: what cannot be reached cannot be reset when the domain dies. Nor does the domain reset it: it would answer nowhere afterwards. Messages are the hypervisor's to program; the domain gets their interrupts.
 
 use crate::pcicfg::layout::{find_capability, Registers};
 use crate::pcicfg::{Bars, Sbdf};
@@ -36,10 +36,11 @@ const ROM: u16 = 0x30;
 const INTERRUPT: u16 = 0x3c;
 /// Base address registers, and that of the ROM.
 const REGIONS: [u16; 7] = [0x10, 0x14, 0x18, 0x1c, 0x20, 0x24, ROM];
-/// Power management: the capability, where its control register is from there, and the bits of the power state; 0 is D0.
-const CAP_POWER: u8 = 0x01;
-const POWER_CONTROL: u16 = 4;
-const POWER_STATE: u32 = 3;
+/// What a domain does not set, in a byte of a capability: the state of power management, of which 0 is D0; the function-level resets of PCI Express (bit 15 of
+/// device control) and of advanced features.
+const NOT_SET: [(u8, u16, u8); 3] = [(0x01, 4, 0x03), (0x10, 9, 0x80), (0x13, 4, 0x01)];
+/// The same in the header: start of its self-test.
+const BIST: (u16, u8) = (0x0f, 0x40);
 /// Who writes ones to at least these bits asks how long a region is. No base address has all of them.
 const ASKS: u32 = 0xffff_f800;
 
@@ -61,7 +62,8 @@ pub struct Seen {
     devfn: u8,
     wire: u8,
     regions: [Region; REGIONS.len()],
-    power: Option<u16>,
+    /// Bytes of which it does not set some bits.
+    not_set: [Option<(u16, u8)>; NOT_SET.len() + 1],
 }
 
 fn region_at(register: u16) -> Option<usize> {
@@ -82,7 +84,11 @@ impl Seen {
             space.write(register, base);
         }
         space.write(COMMAND, command);
-        Self { at, devfn, wire, regions, power: find_capability(space, CAP_POWER) }
+        let mut not_set = [Some(BIST); NOT_SET.len() + 1];
+        for (place, (cap, offset, bits)) in not_set.iter_mut().zip(NOT_SET) {
+            *place = find_capability(space, cap).map(|cap| (cap + offset, bits));
+        }
+        Self { at, devfn, wire, regions, not_set }
     }
 
     fn read(&self, offset: u16, width: u8, machine: &mut impl Machine) -> Option<u32> {
@@ -104,14 +110,14 @@ impl Seen {
         if register == INTERRUPT {
             return Some(());
         }
-        machine.write(self.at, offset, width, self.awake(offset, width, value))
+        machine.write(self.at, offset, width, self.settable(offset, width, value))
     }
 
-    /// The value without another power state.
-    fn awake(&self, offset: u16, width: u8, value: u32) -> u32 {
-        let control = self.power.map(|cap| cap + POWER_CONTROL);
-        let is_inside = |control: &u16| (offset..offset + u16::from(width)).contains(control);
-        control.filter(is_inside).map_or(value, |control| value & !(POWER_STATE << (8 * (control - offset))))
+    /// The value without another power state, or a reset.
+    fn settable(&self, offset: u16, width: u8, value: u32) -> u32 {
+        let inside =
+            self.not_set.iter().flatten().filter(|(byte, _)| (offset..offset + u16::from(width)).contains(byte));
+        inside.fold(value, |value, (byte, bits)| value & !(u32::from(*bits) << (8 * (byte - offset))))
     }
 }
 

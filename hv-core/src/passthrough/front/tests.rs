@@ -7,6 +7,8 @@ use proptest::prelude::*;
 const NIC: Sbdf = Sbdf::new(0, 3, 0x20);
 const OTHER: Sbdf = Sbdf::new(0, 0, 0x18);
 const POWER: u16 = 0xc8;
+const EXPRESS: u16 = 0x60;
+const ADVANCED: u16 = 0xa0;
 
 /// A function with a region of 128 KiB, one of 32 ports, a 64-bit one of 16 KiB, and a ROM of 256 KiB.
 struct Hardware {
@@ -31,8 +33,11 @@ impl Hardware {
             (ROM, 0),
             (0x34, u32::from(POWER)),
             (INTERRUPT, 0x0000_010b),
-            (POWER, 0x0002_0001),
+            (POWER, 0x0002_0001 | u32::from(EXPRESS) << 8),
             (POWER + 4, 0x2008),
+            (EXPRESS, 0x0002_0010 | u32::from(ADVANCED) << 8),
+            (EXPRESS + 8, 0x2810),
+            (ADVANCED, 0x0306_0013),
         ] {
             words[usize::from(offset) / 4] = value;
         }
@@ -183,12 +188,33 @@ fn all_else_is_its_own_to_read_and_the_filters_to_judge() {
 fn it_stays_awake() {
     let mut fake = Fake::new();
     let mut front = front(&fake);
-    let control = i32::from(POWER + POWER_CONTROL);
+    let control = i32::from(POWER + 4);
     for (offset, size, value) in [(control, 2, 0x810b), (control, 4, 0xf0f3), (control, 1, 3), (control + 2, 2, 3)] {
         assert_eq!(ask(&mut front, &mut fake, write(offset, size, value)), Ok(value));
     }
-    let control = POWER + POWER_CONTROL;
+    let control = POWER + 4;
     assert_eq!(fake.written, [(control, 2, 0x8108), (control, 4, 0xf0f0), (control, 1, 0), (control + 2, 2, 3)]);
+}
+
+#[test]
+fn its_domain_does_not_reset_it() {
+    let mut fake = Fake::new();
+    let mut front = front(&fake);
+    let writes = [
+        (EXPRESS + 8, 2, 0xa810, 0x2810),
+        (EXPRESS + 8, 4, 0x000f_a810, 0x000f_2810),
+        (EXPRESS + 9, 1, 0xa8, 0x28),
+        (EXPRESS + 8, 1, 0x90, 0x90),
+        (ADVANCED + 4, 1, 1, 0),
+        (ADVANCED + 4, 2, 0x0101, 0x0100),
+        (0x0f, 1, 0x40, 0),
+        (0x0c, 4, 0x4000_4010, 0x4010),
+    ];
+    for (offset, size, value, _) in writes {
+        assert_eq!(ask(&mut front, &mut fake, write(i32::from(offset), size, value)), Ok(value));
+    }
+    let passed = fake.written.iter().map(|(offset, _, value)| (*offset, *value)).collect::<Vec<_>>();
+    assert_eq!(passed, writes.map(|(offset, _, _, passed)| (offset, passed)));
 }
 
 #[test]
