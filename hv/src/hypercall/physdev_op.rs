@@ -6,8 +6,8 @@ use crate::arch::{ioapic, tsc};
 use crate::domain::ports::GuestPage;
 use crate::domain::vcpu::IoBitmap;
 use crate::domain::{self, passthrough};
-use crate::irq;
 use crate::mem::guest_ptr::plain;
+use crate::{irq, warn};
 use hv_core::pirq::Wire;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DOMID_SELF;
@@ -150,7 +150,13 @@ fn machine_op(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::PHYSDEVOP_FREE_IRQ_VECTOR => OK,
         op::PHYSDEVOP_PCI_DEVICE_ADD => {
             let r: op::PhysdevPciDeviceAdd = arg.cast().read()?;
-            passthrough::add(Sbdf::new(r.seg, r.bus, r.devfn))?;
+            let at = Sbdf::new(r.seg, r.bus, r.devfn);
+            let is_virtual = r.flags & op::XEN_PCI_DEV_VIRTFN != 0;
+            passthrough::add(at).inspect_err(|why| {
+                if is_virtual && *why == Errno::ENODEV {
+                    warn!("{at} is a virtual function, of which nothing here knows what it is: it goes to no domain, and an IOMMU stops it");
+                }
+            })?;
             OK
         }
         op::PHYSDEVOP_PCI_DEVICE_REMOVE => {
