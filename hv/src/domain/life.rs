@@ -31,6 +31,8 @@ pub fn unpause(d: &Domain) -> Result<(), Errno> {
     if d.pause_count() == 1 {
         withdrawal::finish(d)?;
     }
+    // It may be destroyed, or rolled back, meanwhile: their records stay where they are as long as this is locked.
+    let _records = d.events.lock();
     let mut pauses = d.pauses.lock();
     let left = pauses.checked_sub(1).ok_or(Errno::EINVAL)?;
     if left == 0 && d.io.withdrawn.is_due() {

@@ -428,10 +428,13 @@ impl Vcpu {
         self.info.store(info, Ordering::Release);
     }
 
-    /// Goes back to the dummy and gives up the frame that `vcpu_info` was moved to; the vCPU runs no more.
+    /// Goes back to the dummy and gives up the frame that `vcpu_info` was moved to; the vCPU runs no more. Who writes there otherwise than
+    /// by it has its domain's event lock, and is waited for: when the frame goes nobody knows its address. That lock is not the caller's.
     pub fn forget_info(&self) {
+        let events = self.domain().events.lock();
         let frame = self.info_frame.swap(!0, Ordering::AcqRel);
         self.info.store(self.dummy.as_ptr(), Ordering::Release);
+        drop(events);
         if frame != !0 {
             self.domain().mm.drop_writable(Mfn::new(frame));
         }

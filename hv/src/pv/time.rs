@@ -14,7 +14,8 @@ use xen_abi::shared::{
 };
 
 /// Writes the vCPU's time record. One linear scale from TSC to system time serves all CPUs for ever, so this is needed
-/// only when the record has moved.
+/// only when the record has moved. The caller runs a vCPU of its domain, holds it still, or has its domain's event lock: the
+/// record stays where it is.
 pub fn update_time_info(v: &Vcpu) {
     let scale = tsc::scale();
     let base = v.info().wrapping_add(vcpu_info::TIME);
