@@ -156,23 +156,39 @@ pub struct Entry {
     pub is_stopped: bool,
     /// It is on its way into quarantine: it is the owner's only so that nobody else gets it.
     pub leaving: Option<reset::Leaving>,
+    /// Its owner is being rolled back: it is reset, and stays the owner's, who cannot use it until that has ended.
+    pub silenced: Option<reset::Leaving>,
     /// The hardware domain has said that it is gone while another domain had it: it is forgotten when that has given it up.
     pub is_gone: bool,
 }
 
 impl Entry {
     const fn new(at: Sbdf, traits: Traits, bars: Bars) -> Self {
-        Self { at, traits, owner: Owner::Hardware, bars, is_stopped: false, leaving: None, is_gone: false }
+        Self {
+            at,
+            traits,
+            owner: Owner::Hardware,
+            bars,
+            is_stopped: false,
+            leaving: None,
+            silenced: None,
+            is_gone: false,
+        }
     }
 
     /// May `who` use it?
     pub fn is_usable_by(&self, who: Owner) -> bool {
+        self.is_kept_by(who) && self.silenced.is_none()
+    }
+
+    /// Is it of `who`'s, and not on its way from him?
+    pub fn is_kept_by(&self, who: Owner) -> bool {
         self.owner == who && self.leaving.is_none()
     }
 
     /// What of it does not change; `None`: it is the hardware domain's.
     pub fn fixed(&self) -> Option<Fixed> {
-        let is_quarantined = self.owner == Owner::Quarantine || self.leaving.is_some();
+        let is_quarantined = self.owner == Owner::Quarantine || self.leaving.is_some() || self.silenced.is_some();
         (self.owner != Owner::Hardware || is_quarantined).then_some(Fixed {
             bars: self.bars,
             is_quarantined,
@@ -365,10 +381,17 @@ impl Ownership {
         Some(!was_stopped)
     }
 
-    /// The function at `at` has come this far on its way from its owner, who cannot use it any more.
+    /// The function at `at` has come this far on its way from its owner, who cannot use it any more. That its owner was rolled back is over.
     pub fn leaves(&mut self, at: Sbdf, so_far: reset::Leaving) {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.at == at) {
-            entry.leaving = Some(so_far);
+            (entry.leaving, entry.silenced) = (Some(so_far), None);
+        }
+    }
+
+    /// The reset of the function at `at`, whose owner is rolled back, has come this far. It has not begun to leave.
+    pub fn silences(&mut self, at: Sbdf, so_far: reset::Leaving) {
+        if let Some(entry) = self.entries.iter_mut().find(|e| e.at == at) {
+            entry.silenced = Some(so_far);
         }
     }
 
@@ -378,7 +401,7 @@ impl Ownership {
         debug_assert_eq!(entry.owner, r#move.from, "a move that was not checked");
         entry.owner = r#move.to;
         entry.is_stopped = false;
-        entry.leaving = None;
+        (entry.leaving, entry.silenced) = (None, None);
     }
 }
 

@@ -74,6 +74,25 @@ fn a_function_that_leaves_is_nobodys_to_use() {
 }
 
 #[test]
+fn what_a_roll_back_has_left_of_a_function_has_not_begun_to_leave() {
+    let mut t = table(Confinement::Iommu);
+    go(&mut t, NIC, to(3)).unwrap();
+    t.silences(NIC, reset::Leaving::NEW);
+    let entry = *t.find(NIC).unwrap();
+    assert!(!entry.is_usable_by(Owner::Domain(3)) && entry.is_kept_by(Owner::Domain(3)));
+    assert!(entry.fixed().unwrap().is_quarantined, "its owner does not make it bus master");
+    assert_eq!(entry.leaving, None, "whoever takes it away begins anew");
+    t.leaves(NIC, reset::Leaving::NEW);
+    let entry = *t.find(NIC).unwrap();
+    assert!(entry.silenced.is_none() && !entry.is_kept_by(Owner::Domain(3)), "no roll back gives it back now");
+    back(&mut t, NIC, Owner::Domain(3)).unwrap();
+    go(&mut t, NIC, to(4)).unwrap();
+    t.silences(NIC, reset::Leaving::NEW);
+    t.record(NIC, Move { from: Owner::Domain(4), to: Owner::Domain(4) });
+    assert!(t.find(NIC).unwrap().is_usable_by(Owner::Domain(4)), "the roll back has ended");
+}
+
+#[test]
 fn the_way_that_the_tools_go() {
     let mut t = table(Confinement::Iommu);
     go(&mut t, NIC, Recipient::QUARANTINE).unwrap();

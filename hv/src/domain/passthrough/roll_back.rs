@@ -88,27 +88,28 @@ pub fn check_reset(d: &Domain, configs: &[Config]) -> Result<(), Sbdf> {
 }
 
 /// Ends accesses to memory and interrupts of a function of `d`'s, which stays its, and resets it by its own registers, if its kind is
-/// known: for a while, then ERESTART. ENODEV: it is not the domain's. Until [`revive`] nobody can use it.
+/// known: for a while, then ERESTART. ENODEV: it is not the domain's, or leaves it. Until [`revive`] nobody can use it.
 pub fn silence(at: Sbdf, d: &Domain) -> Result<(), Errno> {
     let mut table = ownership().lock();
-    let entry = table.find(at).filter(|e| e.owner == owner_of(d)).ok_or(Errno::ENODEV)?;
-    let (bars, so_far) = (entry.bars, entry.leaving);
+    let entry = table.find(at).filter(|e| e.is_kept_by(owner_of(d))).ok_or(Errno::ENODEV)?;
+    let (bars, so_far) = (entry.bars, entry.silenced);
     if so_far.is_none() {
         let was = pci::read16(at, reg::COMMAND);
         pci::write16(at, reg::COMMAND, pcicfg::silent(was));
     }
-    let mut leaving = so_far.unwrap_or(Leaving::NEW);
-    let left = pci_reset::go_on(at, &bars, &mut leaving);
-    table.leaves(at, leaving);
+    let mut so_far = so_far.unwrap_or(Leaving::NEW);
+    let left = pci_reset::go_on(at, &bars, &mut so_far);
+    table.silences(at, so_far);
     left.map(|_| ()).ok_or(Errno::ERESTART)
 }
 
 /// Makes a function of `d`'s, which was reset, what it was when `config` was noted, but for what its driver has told it: its messages
-/// are those that are mapped now, and what it had been stopped for is over. ENODEV: it is not the domain's, or does not come back.
+/// are those that are mapped now, and what it had been stopped for is over. ENODEV: it is not the domain's, or leaves it, or does not come
+/// back.
 pub fn revive(config: &Config, d: &Domain) -> Result<(), Errno> {
     let mut table = ownership().lock();
     let at = config.at;
-    let entry = table.find(at).filter(|e| e.owner == owner_of(d)).ok_or(Errno::ENODEV)?;
+    let entry = table.find(at).filter(|e| e.is_kept_by(owner_of(d))).ok_or(Errno::ENODEV)?;
     let bars = entry.bars;
     config.write();
     // Where its registers are is not for the device to say.
