@@ -146,7 +146,14 @@ pub enum Left {
     Lost,
 }
 
-/// How far a function has come on its way from an owner into quarantine.
+impl Left {
+    /// Is it as new after this, and after its function-level reset if it `has_function_reset`? Else it may go on with what it was told.
+    pub const fn is_as_new(self, has_function_reset: bool) -> bool {
+        matches!(self, Self::Reset) || has_function_reset
+    }
+}
+
+/// How far a function has come that is reset, most often on its way from an owner into quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
     /// It was woken, if it slept.
@@ -504,6 +511,15 @@ mod tests {
         let mut unknown = Slow { is_known: false, ..Slow::new(100, u32::MAX) };
         assert_eq!(until_left(&mut unknown), Left::AsItWas);
         assert_eq!(unknown.pending, 0, "what it had sent arrives all the same");
+    }
+
+    #[test]
+    fn who_is_rolled_back_keeps_only_functions_that_are_as_new() {
+        assert!(Left::Reset.is_as_new(false) && Left::Reset.is_as_new(true));
+        assert!(Left::AsItWas.is_as_new(true), "its function-level reset follows");
+        assert!(Left::Lost.is_as_new(true), "and resets also one that its own register does not");
+        assert!(!Left::Lost.is_as_new(false), "it may go on with its old rings");
+        assert!(!Left::AsItWas.is_as_new(false));
     }
 
     #[test]

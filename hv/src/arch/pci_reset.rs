@@ -126,7 +126,12 @@ pub const FUNCTION_RESET_NS: u64 = 100_000_000;
 
 /// Can the function be reset here, without the hardware domain's help?
 pub fn can_reset(at: Sbdf) -> bool {
-    method(at).is_some() || function_reset(at).is_some()
+    method(at).is_some() || has_function_reset(at)
+}
+
+/// Has it a function-level reset, which [`begin_function_reset`] begins?
+pub fn has_function_reset(at: Sbdf) -> bool {
+    function_reset(at).is_some()
 }
 
 /// The control register of a function that can reset itself by it.

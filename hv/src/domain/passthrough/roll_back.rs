@@ -88,7 +88,8 @@ pub fn check_reset(d: &Domain, configs: &[Config]) -> Result<(), Sbdf> {
 }
 
 /// Ends accesses to memory and interrupts of a function of `d`'s, which stays its, and resets it by its own registers, if its kind is
-/// known: for a while, then ERESTART. ENODEV: it is not the domain's, or leaves it. Until [`revive`] nobody can use it.
+/// known: for a while, then ERESTART. ENODEV: it is not the domain's, or leaves it. EIO: it could not be reset, and has no function-level
+/// reset, which is the caller's to begin. Until [`revive`] nobody can use it.
 pub fn silence(at: Sbdf, d: &Domain) -> Result<(), Errno> {
     let mut table = ownership().lock();
     let entry = table.find(at).filter(|e| e.is_kept_by(owner_of(d))).ok_or(Errno::ENODEV)?;
@@ -100,7 +101,8 @@ pub fn silence(at: Sbdf, d: &Domain) -> Result<(), Errno> {
     let mut so_far = so_far.unwrap_or(Leaving::NEW);
     let left = pci_reset::go_on(at, &bars, &mut so_far);
     table.silences(at, so_far);
-    left.map(|_| ()).ok_or(Errno::ERESTART)
+    let is_as_new = left.ok_or(Errno::ERESTART)?.is_as_new(pci_reset::has_function_reset(at));
+    is_as_new.then_some(()).ok_or(Errno::EIO)
 }
 
 /// Makes a function of `d`'s, which was reset, what it was when `config` was noted, but for what its driver has told it: its messages
