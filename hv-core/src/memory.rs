@@ -34,15 +34,13 @@ pub const ANYWHERE: u32 = 64;
 
 /// The allocator of free frames.
 pub trait FrameSource {
-    /// Takes 2^`order` frames, aligned to their size, below 2^`address_bits` bytes, which no TLB knows and which hold no
-    /// data of anybody.
+    /// Takes 2^`order` frames that nobody has claimed, aligned to their size, below 2^`address_bits` bytes, which no TLB knows
+    /// and which hold no data of anybody. They are not the domain's claim.
     fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn>;
-    /// The same for a domain that shall have as many more than before, as the claims of others and its own one go.
+    /// The same for a domain that shall have as many more than before: its own claim is for them, and used up by them.
     fn alloc_more(&self, order: u32, address_bits: u32) -> Option<Mfn>;
     /// Gives back what `alloc` gave, unused.
     fn free(&self, mfn: Mfn, order: u32);
-    /// May a domain without a claim have `pages` more, as the claims of others go?
-    fn admit(&self, pages: u64) -> bool;
     /// Takes a frame that was in use; TLBs may still know it. Or it is not free, but away for a snapshot.
     fn release(&self, mfn: Mfn, gone: Gone);
 }
@@ -192,12 +190,6 @@ impl Exchange {
         inputs: &[Mfn],
         pfns: &[u64],
     ) -> Result<Vec<Mfn>, Errno> {
-        // What a snapshot notes is away afterwards, so as much goes that somebody may have claimed. All else is free as soon as it is exchanged.
-        let away =
-            self.pages_of(inputs).filter(|mfn| mmu.env.frame(*mfn).is_some_and(|f| f.count().is_noted())).count();
-        if away != 0 && !source.admit(away as u64) {
-            return Err(Errno::ENOMEM);
-        }
         let mut new = Vec::new();
         new.try_reserve_exact(pfns.len()).map_err(|_| Errno::ENOMEM)?;
         for _ in pfns {

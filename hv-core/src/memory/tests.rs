@@ -17,11 +17,12 @@ struct Pool {
     released: RefCell<Vec<u64>>,
     /// What comes back, and is kept for a snapshot.
     away: RefCell<Vec<u64>>,
-    /// Pages that nobody has claimed.
-    unclaimed: u64,
     claims: RefCell<Claims>,
     /// That of the domain whose memory it is.
     claim: Claim,
+    /// Another domain's, who claims all that is left once so many extents were allocated.
+    others: Claim,
+    claimed_after: Cell<Option<u32>>,
 }
 
 impl Pool {
@@ -32,15 +33,23 @@ impl Pool {
             freed: RefCell::default(),
             released: RefCell::default(),
             away: RefCell::default(),
-            unclaimed: 0,
             claims: RefCell::default(),
             claim: Claim::none(),
+            others: Claim::none(),
+            claimed_after: Cell::new(None),
         }
     }
-}
 
-impl FrameSource for Pool {
-    fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn> {
+    fn available(&self) -> u64 {
+        self.end - self.next.get()
+    }
+
+    /// Another domain claims so much of what is left.
+    fn claim_for_another(&self, pages: u64) {
+        assert!(self.claims.borrow_mut().set_aside(&self.others, pages, self.available()));
+    }
+
+    fn take(&self, order: u32, address_bits: u32) -> Option<Mfn> {
         assert!(address_bits > 12);
         let first = self.next.get().next_multiple_of(1 << order);
         let after = first + (1 << order);
@@ -49,16 +58,28 @@ impl FrameSource for Pool {
             Mfn::new(first)
         })
     }
+
+    fn take_by(&self, own: &Claim, order: u32, address_bits: u32) -> Option<Mfn> {
+        let take = || self.take(order, address_bits);
+        self.claims.borrow_mut().take(own, 1 << order, || self.available(), take)
+    }
+}
+
+impl FrameSource for Pool {
+    fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn> {
+        let first = self.take_by(&Claim::none(), order, address_bits)?;
+        let left = self.claimed_after.get().map(|n| n.saturating_sub(1));
+        self.claimed_after.set(left.filter(|n| *n != 0));
+        if left == Some(0) {
+            self.claim_for_another(self.available());
+        }
+        Some(first)
+    }
     fn alloc_more(&self, order: u32, address_bits: u32) -> Option<Mfn> {
-        let available = || self.end - self.next.get();
-        let take = || self.alloc(order, address_bits);
-        self.claims.borrow_mut().take(&self.claim, 1 << order, available, take)
+        self.take_by(&self.claim, order, address_bits)
     }
     fn free(&self, mfn: Mfn, order: u32) {
         self.freed.borrow_mut().extend((0..1 << order).map(|n| mfn.raw() + n));
-    }
-    fn admit(&self, pages: u64) -> bool {
-        pages <= self.unclaimed
     }
     fn release(&self, mfn: Mfn, gone: Gone) {
         match gone {
@@ -236,19 +257,52 @@ fn a_failed_exchange_changes_nothing() {
     }
 }
 
-/// What goes comes back at once, so all may be claimed; but what a snapshot notes does not.
+/// What goes is free afterwards, if no snapshot notes it; but until then the domain has both.
+#[test]
+fn what_is_claimed_is_not_exchanged() {
+    exchange_beside_a_claim(false);
+}
+
 #[test]
 fn what_is_claimed_is_not_exchanged_for_what_a_snapshot_keeps() {
+    exchange_beside_a_claim(true);
+}
+
+fn exchange_beside_a_claim(is_noted: bool) {
     let m = machine();
     let plan = Exchange::new(&request((4, 0), (1, 2)), GUEST_MAX_ORDER).unwrap();
     let inputs: Vec<Mfn> = (20..24).map(Mfn::new).collect();
-    assert!(m.at(inputs[1]).note(DOM1) && m.at(inputs[2]).note(DOM1));
-    let pool = Pool { unclaimed: 1, ..Pool::new(8) };
+    if is_noted {
+        assert!(m.at(inputs[1]).note(DOM1) && m.at(inputs[2]).note(DOM1));
+    }
+    let pool = Pool::new(8);
+    pool.claim_for_another(5);
     assert_eq!(plan.chunk(m.mmu(), &pool, DOM1, &inputs, &[500]), Err(Errno::ENOMEM));
     assert_eq!((pool.next.get(), pool.away.borrow().len(), pool.released.borrow().len()), (64, 0, 0));
-    let pool = Pool { unclaimed: 2, ..Pool::new(8) };
+    let pool = Pool::new(8);
+    pool.claim_for_another(4);
     assert_eq!(plan.chunk(m.mmu(), &pool, DOM1, &inputs, &[500]), Ok(vec![Mfn::new(64)]));
-    assert_eq!((&*pool.away.borrow(), &*pool.released.borrow()), (&vec![21, 22], &vec![20, 23]));
+    assert_eq!((pool.others.frames(), pool.claims.borrow().outstanding()), (4, 4), "nothing of it is used up");
+    let (away, released) = if is_noted { (vec![21, 22], vec![20, 23]) } else { (vec![], vec![20, 21, 22, 23]) };
+    assert_eq!((&*pool.away.borrow(), &*pool.released.borrow()), (&away, &released));
+}
+
+/// Also by another exchange of the same domain's.
+#[test]
+fn what_is_claimed_while_an_exchange_allocates_stays_claimed() {
+    let m = machine();
+    let plan = Exchange::new(&request((1, 2), (4, 0)), GUEST_MAX_ORDER).unwrap();
+    let pool = Pool::new(8);
+    pool.claimed_after.set(Some(2));
+    let pfns = [500, 501, 502, 503];
+    assert_eq!(plan.chunk(m.mmu(), &pool, DOM1, &[Mfn::new(20)], &pfns), Err(Errno::ENOMEM));
+    assert_eq!((&*pool.freed.borrow(), pool.others.frames()), (&vec![64, 65], 6));
+    assert!(pool.released.borrow().is_empty() && pool.away.borrow().is_empty());
+    for n in 20..24 {
+        let frame = m.at(Mfn::new(n));
+        assert_eq!((frame.owner(), frame.count().refs(), frame.usage().state()), (DOM1, 1, UsageState::Idle));
+        assert!(frame.count().is_allocated(), "frame {n} is not stolen");
+    }
 }
 
 #[test]

@@ -39,11 +39,6 @@ pub fn forget(mm: &DomainMm) {
     CLAIMS.lock().give_up(mm.claim());
 }
 
-/// May somebody who has no claim take `frames`?
-pub fn may_take(frames: u64) -> bool {
-    CLAIMS.lock().may_take(&Claim::none(), frames, limbo::available_count)
-}
-
 /// Has `take` take `frames` for somebody who has the claim `own`, if he may have them; so much of the claim is used up if it does.
 pub fn take<T>(own: &Claim, frames: u64, take: impl FnOnce() -> Option<T>) -> Option<T> {
     CLAIMS.lock().take(own, frames, limbo::available_count, take)

@@ -9,6 +9,7 @@ use crate::mem::guest_tables::Tables;
 use crate::mem::{self, frames, phys_to_virt};
 use core::sync::atomic::Ordering;
 use hv_core::allowance::{PAGE, STEP};
+use hv_core::claims::Claim;
 use hv_core::frame::{Frame, Gone, Knowers};
 use hv_core::mmu::{IoAccess, Mmu, MmuEnv, PtMem, Slot};
 use x86::{Mfn, Pte, PAGE_SIZE};
@@ -58,7 +59,9 @@ fn wiped(first: Mfn, order: u32) -> Mfn {
 
 impl hv_core::memory::FrameSource for Source<'_> {
     fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn> {
-        Some(wiped(self.take(order, address_bits)?, order))
+        // All else that the domain holds goes only afterwards, and may be away then.
+        let first = claims::take(&Claim::none(), 1 << order, || self.take(order, address_bits))?;
+        Some(wiped(first, order))
     }
     fn alloc_more(&self, order: u32, address_bits: u32) -> Option<Mfn> {
         let first = claims::take(self.0.claim(), 1 << order, || self.take(order, address_bits))?;
@@ -66,9 +69,6 @@ impl hv_core::memory::FrameSource for Source<'_> {
     }
     fn free(&self, mfn: Mfn, order: u32) {
         frames::free(mfn, order);
-    }
-    fn admit(&self, pages: u64) -> bool {
-        claims::may_take(pages)
     }
     fn release(&self, mfn: Mfn, gone: Gone) {
         limbo::take(mfn, gone);
