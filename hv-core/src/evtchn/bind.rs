@@ -11,7 +11,7 @@ pub enum Remote<'a, P> {
 }
 
 impl<P: AsRef<PageWords>> EventChannels<P> {
-    /// A new port to which `remote` may bind. `ENOSPC`, `ENOMEM`.
+    /// A new port to which `remote` may bind. `ENOSPC`, `ENOMEM`; `EINVAL`: the domain is being destroyed, as for all that open one.
     pub fn alloc_unbound(&mut self, remote: DomId) -> Result<Port, Errno> {
         self.open_port(Binding::Unbound { remote }, 0)
     }
@@ -162,8 +162,11 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         }
     }
 
-    /// Takes the lowest free port and gives it a binding.
+    /// Takes the lowest free port and gives it a binding. `EINVAL`: the domain gets none any more.
     fn open_port(&mut self, binding: Binding, notify: u16) -> Result<Port, Errno> {
+        if self.is_over {
+            return Err(Errno::EINVAL);
+        }
         let limit = self.limit();
         let mut port: Port = 1;
         loop {

@@ -61,6 +61,11 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         Ok(closed)
     }
 
+    /// The domain is being destroyed: no port of it opens any more, so that all can be closed.
+    pub fn close_for_good(&mut self) {
+        self.is_over = true;
+    }
+
     /// The first open port at or after `from`, for closing all in steps.
     pub fn next_open(&self, from: Port) -> Option<Port> {
         (from..self.ports.end()).find(|p| self.ports.get(*p).is_some_and(|c| c.binding != Binding::Free))

@@ -112,6 +112,8 @@ pub struct EventChannels<P> {
     max_port: Port,
     ports: PortTable,
     open: u32,
+    /// No port opens any more: the domain is being destroyed.
+    is_over: bool,
     /// vCPUs in a poll.
     pollers: u32,
     layout: Layout<P>,
@@ -128,6 +130,7 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
             max_port,
             ports: PortTable::new(),
             open: 0,
+            is_over: false,
             pollers: 0,
             layout: Layout::TwoLevel,
             vcpus: Vec::new(),

@@ -376,6 +376,25 @@ fn a_port_that_was_away_still_ends_its_queue() {
 }
 
 #[test]
+fn who_is_being_destroyed_gets_no_port() {
+    let ((mut a, mem_a), (mut b, mem_b), pa, pb) = connected();
+    let waits = b.alloc_unbound(1).unwrap();
+    a.close_for_good();
+    assert_eq!(a.alloc_unbound(2), Err(Errno::EINVAL), "the tools are refused, too");
+    assert_eq!(a.bind_interdomain(&mem_a, Remote::Other(&mut b), waits), Err(Errno::EINVAL));
+    assert_eq!(b.binding(waits), Ok(Binding::Unbound { remote: 1 }), "nobody came");
+    assert_eq!(a.bind_virq(event::VIRQ_TIMER, 0), Err(Errno::EINVAL));
+    assert_eq!(a.bind_ipi(0), Err(Errno::EINVAL));
+    assert_eq!(a.bind_pirq(3, |_| unreachable!("no port")), Err(Errno::EINVAL));
+    assert_eq!(a.close(&mem_a, pa, Peer::Locked(&mut b)), Ok(Closed::Done));
+    assert_eq!((a.next_open(0), a.finish_reset()), (None, Ok(())), "all that were open are closed, and stay so");
+    assert_eq!(a.alloc_unbound(2), Err(Errno::EINVAL));
+    // The other end waits for one that never comes again.
+    b.close(&mem_b, pb, Peer::Unlocked).unwrap();
+    b.alloc_unbound(1).unwrap();
+}
+
+#[test]
 fn reset_needs_all_ports_closed_and_gives_pages_back() {
     let (mut ev, mem, control, array) = fifo_domain(1);
     let p = ev.bind_ipi(0).unwrap();

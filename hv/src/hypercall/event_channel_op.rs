@@ -28,9 +28,9 @@ plain!(
     op::EvtchnSetPriority,
 );
 
-/// EVTCHNOP_*. Errors: EFAULT; EINVAL for ports that do not exist or are not of the kind; ENOENT for vCPUs that do not
-/// exist; EEXIST for interrupts that are bound; ENOSPC, ENOMEM; ESRCH, EPERM for other domains; ENOSYS for unknown
-/// commands. Source: public/event_channel.h.
+/// EVTCHNOP_*. Errors: EFAULT; EINVAL for ports that do not exist or are not of the kind, and for new ones of a domain that
+/// is being destroyed; ENOENT for vCPUs that do not exist; EEXIST for interrupts that are bound; ENOSPC, ENOMEM; ESRCH, EPERM
+/// for other domains; ENOSYS for unknown commands. Source: public/event_channel.h.
 #[inline]
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     if cmd != op::EVTCHNOP_SEND {

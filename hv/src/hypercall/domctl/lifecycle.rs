@@ -166,6 +166,8 @@ pub(super) fn destroy(r: &mut Request) -> Outcome {
     crate::twin::net::forget_domain(&d)?;
     crate::channel::forget_domain(&d)?;
     let preempt = || r.cx.preempt_pending();
+    // The tools may be opening one just now.
+    d.events.lock().close_for_good();
     if !crate::domain::event::reset(&d, crate::channel::lost_port, preempt)? {
         return Ok(Done::Continue);
     }
