@@ -7,7 +7,7 @@ use super::{IoAccess, MmuEnv, PtMem, Slot};
 use crate::allowance::{MOVED, STEP};
 use crate::frame::{Frame, FrameType, Gone, Knowers};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::vec::Vec;
 use x86::{Mfn, Pte};
@@ -58,6 +58,10 @@ pub struct Machine {
     pub m2p: Vec<AtomicU64>,
     /// Frames for copies, which nobody owns.
     pub spare: Mutex<Vec<Mfn>>,
+    /// Bytes for which there is room at once, for records.
+    pub room: AtomicUsize,
+    /// Bytes that were asked for, and for which there was room.
+    pub asked: AtomicUsize,
     /// Frames that are kept for snapshots.
     pub away: Mutex<BTreeSet<Mfn>>,
     /// Every frame that was and came back, with its owner.
@@ -91,6 +95,8 @@ impl Machine {
             changed: Mutex::default(),
             m2p: zeroes(n),
             spare: Mutex::default(),
+            room: AtomicUsize::new(usize::MAX),
+            asked: AtomicUsize::new(0),
             away: Mutex::default(),
             returned: Mutex::default(),
             withdrawn: Mutex::default(),
@@ -158,8 +164,10 @@ impl Keep for Machine {
     fn free(&self, copy: Mfn) {
         self.spare.lock().unwrap().push(copy);
     }
-    fn has_room(&self) -> bool {
-        true
+    fn has_room(&self, bytes: usize) -> bool {
+        let has_room = bytes <= self.room.load(Ordering::SeqCst);
+        self.asked.fetch_add(if has_room { bytes } else { 0 }, Ordering::SeqCst);
+        has_room
     }
     fn pfn(&self, mfn: Mfn) -> u64 {
         self.m2p[mfn.index()].load(Ordering::SeqCst)

@@ -21,9 +21,11 @@
 mod copies;
 mod desk;
 mod packs;
+mod pages;
 
 use self::copies::Kept;
 pub use self::copies::{Copies, Form};
+use self::pages::Pages;
 use super::tables::ENTRIES;
 use super::withdrawal::IO_ENTRY;
 use super::work::Work;
@@ -31,7 +33,6 @@ use super::{Deferred, Mmu, MmuEnv, MmuError, Slot};
 use crate::allowance::{MOVED, PAGE, STEP};
 use crate::frame::{CountWord, Frame, FrameType, UsageState};
 use crate::snapshot::{Refusal, Stop};
-use alloc::vec::Vec;
 use x86::Mfn;
 use xen_abi::layout::DomId;
 
@@ -41,8 +42,8 @@ pub trait Keep {
     fn alloc(&self) -> Option<Mfn>;
     /// Gives one back.
     fn free(&self, copy: Mfn);
-    /// Is there memory for a page of records?
-    fn has_room(&self) -> bool;
+    /// Is there memory for so many bytes of records, without what the hypervisor keeps for itself?
+    fn has_room(&self, bytes: usize) -> bool;
     /// The entry of a frame in the M2P.
     fn pfn(&self, mfn: Mfn) -> u64;
     /// A frame that was away is in the account of `dom` again.
@@ -50,6 +51,9 @@ pub trait Keep {
     /// A frame that was away belongs to the allocator; TLBs may still know it.
     fn set_free(&self, mfn: Mfn);
 }
+
+/// What a tree takes for one more of its elements at most, in bytes.
+const NODE: usize = 4096;
 
 /// What a frame was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +74,6 @@ impl Record {
         !matches!(self.ty, FrameType::None)
     }
 }
-
-/// Records of a part, which is a page: there may be no memory in larger pieces.
-const PART: usize = 4096 / size_of::<Record>();
 
 /// How many copies a memory has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,7 +120,7 @@ impl Counts {
 #[derive(Debug)]
 pub struct Memory {
     form: Form,
-    parts: Vec<Vec<Record>>,
+    records: Pages<Record>,
     /// Frames below this number have been looked at.
     next: usize,
     counts: Counts,
@@ -129,13 +130,12 @@ impl Memory {
     /// Nothing yet. `form`: how copies are kept that are not there already.
     pub const fn new(form: Form) -> Self {
         let counts = Counts { copies: 0, found: 0, packed: 0, packed_bytes: 0 };
-        Self { form, parts: Vec::new(), next: 0, counts }
+        Self { form, records: Pages::new(), next: 0, counts }
     }
 
     /// Frames that the domain owned, as far as they have been looked at.
     pub fn nr_frames(&self) -> u64 {
-        let full = self.parts.len().saturating_sub(1) * PART;
-        (full + self.parts.last().map_or(0, Vec::len)) as u64
+        self.records.len() as u64
     }
 
     /// Its copies.
@@ -143,44 +143,10 @@ impl Memory {
         self.counts
     }
 
-    fn get(&self, place: usize) -> Option<&Record> {
-        self.parts.get(place / PART)?.get(place % PART)
-    }
-
-    fn find_mut(&mut self, mfn: Mfn) -> Option<&mut Record> {
-        let part = self.parts.partition_point(|part| part.last().is_some_and(|last| last.mfn < mfn));
-        let part = self.parts.get_mut(part)?;
-        let place = part.binary_search_by_key(&mfn, |record| record.mfn).ok()?;
-        part.get_mut(place)
-    }
-
-    fn push(&mut self, record: Record, keep: &impl Keep) -> Result<(), Stop> {
-        if self.parts.last().is_none_or(|part| part.len() == PART) {
-            if !keep.has_room() {
-                return Err(Stop::NoMemory);
-            }
-            let mut part = Vec::new();
-            part.try_reserve_exact(PART).map_err(|_| Stop::NoMemory)?;
-            self.parts.try_reserve(1).map_err(|_| Stop::NoMemory)?;
-            self.parts.push(part);
-        }
-        if let Some(part) = self.parts.last_mut() {
-            part.push(record);
-        }
-        Ok(())
-    }
-
-    /// Forgets the last record; another follows, or the memory is given back.
-    fn pop(&mut self) {
-        if let Some(part) = self.parts.last_mut() {
-            part.pop();
-        }
-    }
-
     /// Gives up to `parts` pages of records back, with their copies and the frames that are away. `true`: nothing is left.
     pub fn release(&mut self, copies: &mut Copies, keep: &(impl Keep + MmuEnv), parts: usize) -> bool {
         for _ in 0..parts {
-            let Some(part) = self.parts.pop() else { break };
+            let Some(part) = self.records.pop_part() else { break };
             for record in &part {
                 self.counts.take(Counts::of(record));
                 copies.give_up(record.copy, keep);
@@ -189,12 +155,12 @@ impl Memory {
                 }
             }
         }
-        self.parts.is_empty()
+        self.records.is_empty()
     }
 
     /// How many of the noted frames are away. Takes a look at each.
     pub fn nr_away(&self, env: &impl MmuEnv) -> u64 {
-        let all = self.parts.iter().flatten().filter_map(|record| env.frame(record.mfn));
+        let all = self.records.iter().filter_map(|record| env.frame(record.mfn));
         all.filter(|frame| frame.count() == CountWord::AWAY).count() as u64
     }
 }
@@ -216,21 +182,19 @@ pub struct Check {
     /// The entries of the tables among the frames below this number have been counted.
     counted: usize,
     /// In the order of their numbers.
-    suspects: Vec<Suspect>,
+    suspects: Pages<Suspect>,
 }
 
 impl Check {
     /// At the beginning.
     pub const fn new() -> Self {
-        Self { next: 0, place: 0, counted: 0, suspects: Vec::new() }
+        Self { next: 0, place: 0, counted: 0, suspects: Pages::new() }
     }
 
     /// A use for writing of a frame is the domain's own, and will have ended before its memory goes back.
     pub fn explain(&mut self, mfn: Mfn) {
-        if let Ok(place) = self.suspects.binary_search_by_key(&mfn, |suspect| suspect.mfn) {
-            if let Some(suspect) = self.suspects.get_mut(place) {
-                suspect.holds = suspect.holds.saturating_sub(1);
-            }
+        if let Some(suspect) = self.suspects.find_mut(mfn, |suspect| suspect.mfn) {
+            suspect.holds = suspect.holds.saturating_sub(1);
         }
     }
 
@@ -292,14 +256,14 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
             (record.copy, record.is_found) = copies.keep(mfn, memory.form, self.env).ok_or(Stop::NoMemory)?;
             work = asked + if memory.form == Form::Packed || record.copy.packed().is_some() { PACKED } else { KEPT };
         }
-        let noted = memory.push(record, self.env);
+        let noted = memory.records.push(record, self.env);
         if noted.is_ok() && frame.note(dom) {
             memory.counts.add(Counts::of(&record));
             return Ok(work);
         }
         if noted.is_ok() {
             // Somebody gave it up for the domain just now.
-            memory.pop();
+            memory.records.pop();
         }
         copies.give_up(record.copy, self.env);
         noted.map(|()| work)
@@ -334,7 +298,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
 
     /// Copies a frame again that was noted: it may have been written since, and must be what it is now.
     pub fn keep_again(&self, mfn: Mfn, memory: &mut Memory, copies: &mut Copies) -> Result<(), Stop> {
-        let Some(record) = memory.find_mut(mfn) else { return Ok(()) };
+        let Some(record) = memory.records.find_mut(mfn, |record| record.mfn) else { return Ok(()) };
         let new = copies.keep_apart(mfn, self.env).ok_or(Stop::NoMemory)?;
         let old = core::mem::replace(record, Record { copy: new, is_found: false, ..*record });
         let new = Counts::of(record);
@@ -364,7 +328,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
 
     fn compare_frame(&self, dom: DomId, mfn: Mfn, memory: &Memory, check: &mut Check) -> Result<(), Stop> {
         // What came since goes again.
-        let Some(record) = memory.get(check.place).filter(|record| record.mfn == mfn) else { return Ok(()) };
+        let Some(record) = memory.records.get(check.place).filter(|record| record.mfn == mfn) else { return Ok(()) };
         let frame = self.ram(mfn).map_err(|_| Refusal::Frames(mfn.raw()))?;
         let count = frame.count();
         if count.is_leaving(dom) {
@@ -373,12 +337,11 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         if count != CountWord::AWAY && !count.is_held_of(dom) {
             return Err(Refusal::Frames(mfn.raw()).into());
         }
-        check.place += 1;
         let usage = frame.usage();
         if record.is_special() && usage.state() == UsageState::Valid && usage.ty() == FrameType::Writable {
-            check.suspects.try_reserve(1).map_err(|_| Stop::NoMemory)?;
-            check.suspects.push(Suspect { mfn, holds: usage.count() });
+            check.suspects.push(Suspect { mfn, holds: usage.count() }, self.env)?;
         }
+        check.place += 1;
         Ok(())
     }
 
@@ -436,7 +399,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// run again.
     pub fn take_again(&self, dom: DomId, memory: &Memory, next: &mut usize) -> Result<(), Stop> {
         let mut work = Work::new();
-        while let Some(record) = memory.get(*next) {
+        while let Some(record) = memory.records.get(*next) {
             let frame = self.ram(record.mfn).map_err(|_| Refusal::Frames(record.mfn.raw()))?;
             let seen = frame.count();
             self.take_frame_again(dom, record.mfn, frame, seen)?;
@@ -466,7 +429,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// memory. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not run again.
     pub fn copy_back(&self, dom: DomId, memory: &Memory, copies: &mut Copies, next: &mut usize) -> Result<(), Stop> {
         let mut work = Work::new();
-        while let Some(record) = memory.get(*next) {
+        while let Some(record) = memory.records.get(*next) {
             let page = self.get_writable(record.mfn, dom).map_err(|_| Refusal::Held(record.mfn.raw()))?;
             if record.copy.is_none() {
                 // To look whether it is clear already would take longer.
@@ -488,7 +451,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// not run again.
     pub fn pin_again(&self, dom: DomId, memory: &Memory, next: &mut usize, lock: &mut Deferred) -> Result<(), Stop> {
         let mut work = Work::new();
-        while let Some(record) = memory.get(*next) {
+        while let Some(record) = memory.records.get(*next) {
             if let Some(level) = record.ty.level().filter(|_| record.is_pinned) {
                 match self.pin(dom, record.mfn, level, lock) {
                     Ok(()) => {}
@@ -506,7 +469,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// they are used. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not run again.
     pub fn check_types(&self, dom: DomId, memory: &Memory, next: &mut usize) -> Result<(), Stop> {
         let mut work = Work::new();
-        while let Some(record) = memory.get(*next) {
+        while let Some(record) = memory.records.get(*next) {
             let frame = self.ram(record.mfn).map_err(|_| Refusal::Frames(record.mfn.raw()))?;
             // Somebody may have given it up for the domain since it was taken again.
             if !frame.count().is_part_of(dom) {

@@ -85,7 +85,7 @@ impl Copies {
         }
         let place = self.put(form, env)?;
         // Else what is known by this sum is another page, or there is no memory to know it.
-        let may_be_shared = !is_known && env.has_room();
+        let may_be_shared = !is_known && env.has_room(super::NODE);
         if may_be_shared {
             self.by_sum.insert(sum, Shared { place, uses: 1 });
         }

@@ -141,7 +141,7 @@ impl Packs {
     }
 
     fn add(&mut self, keep: &impl Keep) -> Option<Mfn> {
-        if !keep.has_room() {
+        if !keep.has_room(super::NODE) {
             return None;
         }
         let mfn = keep.alloc()?;

@@ -290,6 +290,37 @@ fn what_is_half_done_is_not_noted() {
     assert!(matches!(world.keep(-1), Err(Stop::Refused(Refusal::Unsettled))));
 }
 
+/// What a domain has made ordinary memory since may be as much as it has.
+#[test]
+fn suspects_leave_the_hypervisor_what_it_keeps_for_itself() {
+    const TABLES: u64 = 300;
+    let m = Machine::new(FIRST + TABLES);
+    m.populate(DOM1, FIRST, TABLES);
+    let (mut lock, tables) = (Deferred::new(), (FIRST..FIRST + TABLES).map(Mfn::new));
+    tables.clone().for_each(|table| m.mmu().pin(DOM1, table, Level::L1, &mut lock).unwrap());
+    let (mut memory, mut copies, mut check) = (Memory::new(Form::Whole), Copies::new(), Check::new());
+    m.mmu().keep_memory(DOM1, &mut memory, &mut copies, &mut lock).unwrap();
+    tables.clone().for_each(|table| m.mmu().unpin(DOM1, table, &mut lock).unwrap());
+    let held: Vec<_> = tables.map(|table| m.mmu().get_writable(table, DOM1).unwrap()).collect();
+    let (seen, refused) = (m.writes.lock().unwrap().len(), Err(Stop::NoMemory));
+    m.room.store(0, Ordering::SeqCst);
+    assert_eq!(m.mmu().check_memory(DOM1, &memory, &mut check, &lock), refused, "not one of them");
+    // For the first page of them and what has the pages, then for another page, and so on.
+    m.room.store(2 * 4096, Ordering::SeqCst);
+    m.asked.store(0, Ordering::SeqCst);
+    m.mmu().check_memory(DOM1, &memory, &mut check, &lock).unwrap();
+    assert!(
+        (3 * 4096 - 24..=3 * 4096).contains(&m.asked.load(Ordering::SeqCst)),
+        "two pages, and one for what has them"
+    );
+    assert_eq!(m.writes.lock().unwrap().len(), seen, "nothing has changed");
+    let last = Mfn::new(FIRST + TABLES - 1);
+    (FIRST..last.raw()).for_each(|own| check.explain(Mfn::new(own)));
+    assert_eq!(check.finish(), Err(Refusal::Held(last.raw())), "none was lost when there was no memory");
+    drop(held);
+    while !memory.release(&mut copies, &m, 100) {}
+}
+
 #[test]
 fn too_little_memory_leaves_nothing() {
     let mut world = World::new();

@@ -89,6 +89,8 @@ impl Way {
             let next = match self.step {
                 Step::Decide => {
                     self.decide(d, held, has_twin, memory, rest)?;
+                    // What it has on the heap goes, too.
+                    self.check = Check::new();
                     Step::Silence
                 }
                 Step::Silence => {

@@ -59,8 +59,9 @@ impl Keep for Env {
         // Nobody else has ever had a translation of it.
         frames::free(copy, 0);
     }
-    fn has_room(&self) -> bool {
-        frames::free_count() > frames::RESERVE
+    fn has_room(&self, bytes: usize) -> bool {
+        // The heap takes a block, and gives the rest of it back.
+        frames::has_beside_reserve(bytes.next_power_of_two().div_ceil(PAGE_SIZE) as u64)
     }
     fn pfn(&self, mfn: Mfn) -> u64 {
         frames::m2p(mfn).map_or(xen_abi::layout::INVALID_M2P_ENTRY, |entry| entry.load(Ordering::Relaxed))
