@@ -26,6 +26,7 @@ pub mod emul;
 pub mod evtchn;
 pub mod frame;
 pub mod grant;
+pub mod graves;
 pub mod host_msr;
 pub mod iommu;
 pub mod ioport;

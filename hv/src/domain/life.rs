@@ -3,7 +3,6 @@
 
 use crate::arch::{reboot, tsc};
 use crate::cpu::percpu::{pending, this_cpu};
-use crate::cpu::requests;
 use crate::domain::vcpu::{stop, OwnedVcpu, Vcpu};
 use crate::domain::{event, lent, list, watch, withdrawal, Domain, ALIVE, DEAD, DYING, RUNNING};
 use crate::mem::copy;
@@ -13,6 +12,7 @@ use crate::{detail, error, info, panic};
 use alloc::boxed::Box;
 use core::fmt;
 use core::sync::atomic::Ordering;
+use hv_core::graves::Next;
 use list::bury_if_empty;
 use xen_abi::errno::Errno;
 use xen_abi::regs::CpuUserRegs;
@@ -215,12 +215,18 @@ fn report_crash(v: &OwnedVcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>, deta
     }
 }
 
+/// So long after a look at domains that somebody still looks at they are looked at again.
+const GRAVES_NS: u64 = 500_000;
+
 /// Frees the domains that nobody looks at any more. No lock is held and no domain looked at.
 pub fn bury() {
-    let dead = list::take_dead();
-    // While some are looked at this CPU comes back here at once, with interrupts off; and who looks may be waiting for an
-    // answer of this CPU.
-    requests::answer();
+    let (dead, next) = list::take_dead();
+    match next {
+        Next::Never => {}
+        Next::AtOnce => this_cpu().raise(pending::GRAVES),
+        // Who looks may take milliseconds, and may be waiting for the vCPU that ran here: that goes on.
+        Next::Later => timers::arm_graves(tsc::now_ns().saturating_add(GRAVES_NS)),
+    }
     dead.iter().flat_map(|d| d.vcpus()).for_each(sched::remove);
     // Their memory goes back outside all locks.
     drop(dead);

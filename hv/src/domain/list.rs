@@ -3,13 +3,13 @@
 //!
 //! Domains are in a hash table whose links are only ever read or replaced whole. A CPU that looks one up is in a *section*
 //! until it lets go of what it found, and notes that in a word of its own. Whoever takes a domain out frees it only after
-//! every CPU was seen outside a section since: first each CPU does a full barrier (by an interrupt), so that sections that
-//! begin later cannot find the domain; then it is looked at now and then whether the sections that began earlier are over.
-//! A section lasts no longer than a hypercall's stretch between two preemption points, for nothing in the hypervisor sleeps.
+//! every CPU was seen outside a section since ([`hv_core::graves`]). A section may last as long as an execution of a hypercall:
+//! who has another domain's memory changed keeps that domain over preemption points at which it is not stopped. So guests run
+//! until it is looked again whether the sections are over.
 
 use super::Domain;
 use crate::arch::ipi;
-use crate::cpu::percpu::{self, pending, this_cpu, MAX_CPUS};
+use crate::cpu::percpu::{self, pending, this_cpu};
 use crate::sync::{Mutex, RwLock};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 use core::ops::Deref;
 use core::sync::atomic::{compiler_fence, fence, AtomicPtr, AtomicU32, Ordering};
+use hv_core::graves::{Graves, Next};
 use xen_abi::layout::DOMID_FIRST_RESERVED;
 
 const BUCKETS: usize = 256;
@@ -26,16 +27,7 @@ static TABLE: [AtomicPtr<Domain>; BUCKETS] = [const { AtomicPtr::new(core::ptr::
 /// The domains, in the order of their numbers. Its lock also guards changes of [`TABLE`].
 static ALL: RwLock<BTreeMap<u16, Arc<Domain>>> = RwLock::new(BTreeMap::new());
 /// Taken out, but some CPU may still look at them.
-struct Graves {
-    /// Since the last batch.
-    fresh: Vec<Arc<Domain>>,
-    batch: Vec<Arc<Domain>>,
-    /// CPUs in a section that may have found one of the batch, and what they counted then.
-    waiting: u64,
-    then: [u32; MAX_CPUS],
-}
-static GRAVES: Mutex<Graves> =
-    Mutex::new(Graves { fresh: Vec::new(), batch: Vec::new(), waiting: 0, then: [0; MAX_CPUS] });
+static GRAVES: Mutex<Graves<Arc<Domain>>> = Mutex::new(Graves::new());
 
 /// A domain that stays while this lives. It may not outlive the hypercall or exit in which it was looked up.
 pub struct DomainRef {
@@ -198,57 +190,23 @@ fn remove(domain: &Domain) {
         link = &at.next_in_bucket;
     }
     drop(all);
-    let mut graves = GRAVES.lock();
-    if graves.fresh.try_reserve(1).is_err() {
+    if let Err(d) = GRAVES.lock().add(d) {
         // No memory to note it: it stays for ever. Its own pages are back already.
         core::mem::forget(d);
         return;
     }
-    graves.fresh.push(d);
     this_cpu().raise(pending::GRAVES);
 }
 
-/// What was taken out of the list and nobody looks at any more, to be freed; what is left is asked for again. No lock is
-/// held and no domain looked at.
+/// What was taken out of the list and nobody looks at any more, to be freed, and when to ask again. No lock is held and no domain
+/// looked at.
 ///
 /// This does not wait for other CPUs: one of them may be waiting, in a section, for the vCPU that runs here.
-pub(super) fn take_dead() -> Vec<Arc<Domain>> {
-    let mut graves = GRAVES.lock();
-    if graves.waiting == 0 && graves.batch.is_empty() {
-        graves.batch = core::mem::take(&mut graves.fresh);
-        if !graves.batch.is_empty() {
-            ipi::call(percpu::online_mask(), |_| fence(Ordering::SeqCst), 0);
-            graves.note_sections();
-        }
-    }
-    graves.look_again();
-    let is_free = graves.waiting == 0;
-    let dead = if is_free { core::mem::take(&mut graves.batch) } else { Vec::new() };
-    if !is_free || !graves.fresh.is_empty() {
-        this_cpu().raise(pending::GRAVES);
-    }
-    dead
-}
-
-impl Graves {
-    /// Notes the sections that began before the domains of the batch were out of the list for everybody.
-    fn note_sections(&mut self) {
-        let me = this_cpu().cpu as usize;
-        for cpu in (0..MAX_CPUS).filter(|cpu| *cpu != me && percpu::online_mask() >> cpu & 1 != 0) {
-            let Some(other) = percpu::cpu(cpu) else { continue };
-            self.then[cpu] = other.sections.load(Ordering::Acquire);
-            self.waiting |= u64::from(self.then[cpu] % 2) << cpu;
-        }
-    }
-
-    /// Forgets those that have ended.
-    fn look_again(&mut self) {
-        let waiting = self.waiting;
-        for cpu in (0..MAX_CPUS).filter(|cpu| waiting >> cpu & 1 != 0) {
-            let still = percpu::cpu(cpu).is_some_and(|c| c.sections.load(Ordering::Acquire) == self.then[cpu]);
-            if !still {
-                self.waiting &= !(1 << cpu);
-            }
-        }
-    }
+pub(super) fn take_dead() -> (Vec<Arc<Domain>>, Next) {
+    let others = percpu::online_mask() & !(1 << this_cpu().cpu);
+    let barrier = || {
+        ipi::call(percpu::online_mask(), |_| fence(Ordering::SeqCst), 0);
+    };
+    let count = |cpu| percpu::cpu(cpu).map_or(0, |cpu| cpu.sections.load(Ordering::Acquire));
+    GRAVES.lock().take(others, barrier, count)
 }

@@ -99,6 +99,7 @@ fn fire(due: Due<'_>, now: u64) {
         Due::IrqRelease => irq::guest::expire(),
         Due::Cards => this_cpu().raise(pending::CARDS),
         Due::Senders => look_at_senders(None),
+        Due::Graves => this_cpu().raise(pending::GRAVES),
         Due::Channels => {
             if let Some(work) = CHANNEL_WORK.get() {
                 work(now);

@@ -37,6 +37,8 @@ const CHANNELS: TimerId = IRQ_RELEASE + 1;
 const CARDS: TimerId = CHANNELS + 1;
 /// The timer of each CPU at which it looks at the interfaces that it looks after.
 const SENDERS: TimerId = CARDS + 1;
+/// The timer of each CPU at which it looks again whether domains can be freed.
+const GRAVES: TimerId = SENDERS + 1;
 
 /// A CPU's timers, and when its current vCPU's turn ends.
 struct CpuTimers {
@@ -55,7 +57,7 @@ fn of(cpu: u32) -> &'static CpuTimers {
 /// Sets up the running CPU's timers.
 pub fn init_cpu() {
     TIMERS[this_cpu().cpu as usize].call_once(|| CpuTimers {
-        queue: Mutex::new(TimerQueue::new(SENDERS + 1)),
+        queue: Mutex::new(TimerQueue::new(GRAVES + 1)),
         slice_end_ns: AtomicU64::new(u64::MAX),
         armed_ns: AtomicU64::new(u64::MAX),
     });
@@ -103,6 +105,11 @@ pub fn arm_cards(deadline_ns: u64) {
 /// [`Due::Senders`] is due on this CPU at `deadline_ns`, or earlier if it was to be.
 pub fn arm_senders(deadline_ns: u64) {
     arm_by(SENDERS, deadline_ns);
+}
+
+/// [`Due::Graves`] is due on this CPU at `deadline_ns`, or earlier if it was to be.
+pub fn arm_graves(deadline_ns: u64) {
+    arm_by(GRAVES, deadline_ns);
 }
 
 /// If [`Due::Senders`] is due on this CPU before `until_ns`, it is due then.
@@ -211,6 +218,8 @@ pub enum Due<'a> {
     Cards,
     /// This CPU is to look at the interfaces that it looks after.
     Senders,
+    /// It is to be looked whether domains can be freed.
+    Graves,
     /// A vCPU's, which was to fire at `deadline_ns`.
     Vcpu { v: &'a Vcpu, kind: Kind, deadline_ns: u64 },
 }
@@ -239,6 +248,10 @@ pub fn expire(now: u64, act: impl Fn(Due<'_>)) {
         }
         if timer == SENDERS {
             act(Due::Senders);
+            continue;
+        }
+        if timer == GRAVES {
+            act(Due::Graves);
             continue;
         }
         let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize, &section) else { continue };
