@@ -143,20 +143,32 @@ job_xz() {
 # cc:FILES: a program of that many C files, built with make -j, must give the right answer
 job_cc() {
 	[ -d /tree/usr ] || job_tree
+	c_files /tree/work/p $1
 	chroot /tree /bin/sh -c "
-		mkdir -p /work/p && cd /work/p
-		i=0; : > all.h; echo '#include \"all.h\"
-#include <stdio.h>
-int main(void) { unsigned long s = 0;' > main.c
-		while [ \$i -lt $1 ]; do
-			echo \"unsigned long f\$i(unsigned long x);\" >> all.h
-			echo \"s += f\$i(\$i);\" >> main.c
-			printf '#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\nstatic unsigned long t[64];\nunsigned long f%d(unsigned long x) { for (unsigned i = 0; i < 64; i++) t[i] = x * i + %d; unsigned long s = 0; for (unsigned i = 0; i < 64; i++) s += t[i]; return s; }\n' \$i \$i > f\$i.c
-			i=\$((i+1))
-		done
-		echo 'printf(\"%lu\\\\n\", s); return 0; }' >> main.c
-		printf 'O := \$(patsubst %%.c,%%.o,\$(wildcard *.c))\nprog: \$(O)\n\tgcc -o \$@ \$^\n%%.o: %%.c all.h\n\tgcc -O2 -c -o \$@ \$<\n' > Makefile
+		cd /work/p
 		make -s -j\$(nproc) && echo 'TANDEM: cc ok files=$1 answer='\$(./prog) || echo 'TANDEM: cc FAIL the build stopped'"
+}
+
+# c_files FOLDER COUNT: the sources of a program of that many files in C and one that calls them all, and its Makefile. The program prints 1040 * COUNT * (COUNT - 1).
+c_files() {
+	local i=0
+	mkdir -p $1
+	: > $1/all.h
+	printf '#include "all.h"\n#include <stdio.h>\nint main(void) { unsigned long s = 0;\n' > $1/main.c
+	while [ $i -lt $2 ]; do
+		echo "unsigned long f$i(unsigned long x);" >> $1/all.h
+		echo "s += f$i($i);" >> $1/main.c
+		cat > $1/f$i.c <<-X
+			#include <stdio.h>
+			#include <stdlib.h>
+			#include <string.h>
+			static unsigned long t[64];
+			unsigned long f$i(unsigned long x) { for (unsigned i = 0; i < 64; i++) t[i] = x * i + $i; unsigned long s = 0; for (unsigned i = 0; i < 64; i++) s += t[i]; return s; }
+		X
+		i=$((i + 1))
+	done
+	printf 'printf("%%lu\\n", s); return 0; }\n' >> $1/main.c
+	printf 'O := $(patsubst %%.c,%%.o,$(wildcard *.c))\nprog: $(O)\n\tgcc -o $@ $^\n%%.o: %%.c all.h\n\tgcc -O2 -c -o $@ $<\n' > $1/Makefile
 }
 
 # Programs read the clock without asking the kernel.

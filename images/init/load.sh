@@ -1,4 +1,4 @@
-# The loads of `./tandem bench net` and `disk`, the same on the bare machine, in dom0 and in a guest: sourced by init.sh.
+# The loads of `./tandem bench net`, `disk` and `files`, the same on the bare machine, in dom0 and in a guest: sourced by init.sh.
 # What they report is shown when all are over: a console would be part of what is measured.
 
 # modules:DOMAIN: where the kernel's modules are, for the host to tell them apart
@@ -83,7 +83,32 @@ job_measure_disk() {
 	cat /tmp/load
 }
 
-# loads:DOMAIN:KIND:ARGUMENT...: all of a kind; KIND is net, few (of the same) or disk
+# measure_files:COUNT:DEVICE: on the file system of DEVICE, which has gcc and make, a program of COUNT files in C is built, and a file of sixteen times as many
+# blocks of 64 KiB is written and read. What the compiler is made of has been read before.
+job_measure_files() {
+	local work=/tree/work/p big="/tree/work/big" blocks=$(($1 * 16)) in="chroot /tree /bin/sh -c"
+	mkdir -p /tree
+	modprobe crc32c_generic
+	modprobe ext4 && mount -t ext4 $2 /tree || { say "load FAIL no file system"; return 1; }
+	mount -o bind /dev /tree/dev
+	mount -t tmpfs tmp /tree/tmp
+	c_files $work $1
+	{
+		$in 'cd /work/p && make -s f0.o f1.o && gcc -o warm f0.o f1.o -shared && rm f0.o f1.o warm' || say "load FAIL no compiler"
+		dd if=/dev/zero of=$big bs=64k count=64 conv=fsync
+		sync
+		traffic arm
+		traffic run build $1 $in 'cd /work/p && make -s && sync'
+		traffic run file-write $blocks dd if=/dev/zero of=$big bs=64k count=$blocks conv=fsync
+		echo 3 > /proc/sys/vm/drop_caches
+		traffic run file-read $blocks dd if=$big of=/dev/null bs=64k
+		[ "$($in /work/p/prog)" = $((1040 * $1 * ($1 - 1))) ] || say "load FAIL the program is wrong"
+	} > /tmp/load 2>&1
+	cat /tmp/load
+	umount /tree/tmp /tree/dev /tree
+}
+
+# loads:DOMAIN:KIND:ARGUMENT...: all of a kind; KIND is net, few (of the same), disk or files
 job_loads() {
 	domain=$1
 	kind=$2

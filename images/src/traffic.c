@@ -8,6 +8,8 @@
  *   ping COUNT              echo requests, one at a time
  *   serve                   a web server for the next: one process, an answer a connection
  *   web NAME PORT PATH N    the peer fetches a page N times, eight connections at a time
+ *   run NAME UNITS PROGRAM [ARGUMENT]...
+ *                           what another program does until it ends
  *   offloads DEVICE on|off  checksums, scatter-gather and segmentation by the device
  *   together send|receive NAME SIZE COUNT GUESTS NUMBER
  *                           send or receive in so many guests at one time, of which this one has that number: they wait for each
@@ -31,6 +33,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "mark.h"
 
@@ -392,6 +395,25 @@ static void offloads(const char *device, int on)
 	}
 }
 
+static void run(const char *name, long units, char **program)
+{
+	int status = 0;
+	pid_t child;
+
+	MARK(2);
+	child = fork();
+	if (!child) {
+		execvp(program[0], program);
+		_exit(127);
+	}
+	if (child < 0 || waitpid(child, &status, 0) != child)
+		fail("no process", units);
+	MARK(3);
+	if (status)
+		fail("a program did not end well, but", status);
+	say(name, units);
+}
+
 static void arm(void)
 {
 	struct {
@@ -430,6 +452,8 @@ int main(int argc, char **argv)
 		serve();
 	else if (!strcmp(what, "web") && argc == 6)
 		web(argv[2], number[1], argv[4], number[3]);
+	else if (!strcmp(what, "run") && argc > 4)
+		run(argv[2], number[1], argv + 4);
 	else if (!strcmp(what, "offloads") && argc == 4)
 		offloads(argv[2], !strcmp(argv[3], "on"));
 	else if (!strcmp(what, "together") && argc == 8)

@@ -4,6 +4,7 @@
 server=$1
 kind=$2
 count=$3
+memory=256
 log=$logs/guest-loaded.log
 case $kind in
 net | few)
@@ -12,11 +13,12 @@ net | few)
 	driven=',backend=driver,script=vif-plug' target=
 	ready='job_address 3'
 	;;
-disk)
+disk | files)
 	class=0x0108 driver=nvme plug=vbd/51712
 	device='disk=["format=raw,vdev=xvda,access=rw'
 	driven=',backend=driver,script=disk-plug' target=',target=/dev/nvme0n1'
 	ready='modprobe xen-blkfront; wait_for 10 test -b /dev/xvda'
+	[ $kind = disk ] || memory=512
 	;;
 esac
 . /xen/loads.sh
@@ -26,12 +28,12 @@ driver) drives '' "job_backend $driver" ;;
 switch | mirror | stlb)
 	switches $server
 	case $kind in
-	disk) driven=',backend=disk,script=disk-plug' ;;
+	disk | files) driven=',backend=disk,script=disk-plug' ;;
 	*) device='vif=["mac=00:16:3e:00:00:03' driven=',backend=net' ;;
 	esac
 	;;
 esac
-config loaded 'memory=256' 'tsc_mode="native"' "$device$driven$target\"]"
+config loaded "memory=$memory" 'tsc_mode="native"' "$device$driven$target\"]"
 boot loaded > /tmp/out 2>&1 || quit "no guest"
 [ $server != driver ] || plugged loaded $plug > /tmp/out 2>&1 || quit "the guest is not plugged in"
 in_guest loaded 40 "$ready" > /tmp/out 2>&1 || quit "the guest has no device"

@@ -1,4 +1,4 @@
-# For bash in dom0, after lib.sh: what the machines of `./tandem bench net`, `disk`, `twin-net` and `scaling` have in common.
+# For bash in dom0, after lib.sh: what the machines of `./tandem bench net`, `disk`, `files`, `twin-net` and `scaling` have in common.
 quit() {
 	say "load FAIL $1"
 	tail -n 5 /tmp/out $logs/guest-*.log
@@ -20,7 +20,7 @@ drives() {
 switches() {
 	. /xen/switching.sh
 	way_out driver
-	if [ "$kind" = disk ]; then
+	if [ "$class" = 0x0108 ]; then
 		printf '[service.disk]\nkind = "disk"\ndriver-domain = "driver"\n' > /etc/tandem/tandemd.toml
 		daemon_starts > /tmp/out 2>&1 || quit "no service of disks"
 		drives '' "job_backend $driver"

@@ -81,10 +81,16 @@ impl Profiler {
         args
     }
 
-    /// QEMU's arguments for a disk that holds nothing, as the block node `node` for nvme, in virtual time.
-    pub fn disk(&self, node: &str) -> Vec<String> {
+    /// QEMU's arguments for a disk that is `file`, or holds nothing, as the block node `node` for nvme, in virtual time.
+    pub fn disk(&self, node: &str, file: Option<&Path>) -> Vec<String> {
         let plugin = format!("{},node={node}", self.disk.display());
-        let block = format!("driver=null-co,node-name={node},size=1073741824,read-zeroes=on");
+        let block = match file {
+            Some(file) => format!(
+                "driver=raw,node-name={node},cache.no-flush=on,file.driver=file,file.cache.no-flush=on,file.filename={}",
+                file.display()
+            ),
+            None => format!("driver=null-co,node-name={node},size=1073741824,read-zeroes=on"),
+        };
         ["-plugin", &plugin, "-blockdev", &block].map(String::from).to_vec()
     }
 
@@ -144,9 +150,11 @@ mod tests {
 
     #[test]
     fn the_disk_and_its_plugin_are_of_the_same_node() {
-        let args = profiler().disk("d");
+        let args = profiler().disk("d", None);
         assert_eq!(args[..3], ["-plugin", "disk.so,node=d", "-blockdev"]);
         assert!(args[3].contains("node-name=d,"), "{args:?}");
+        let args = profiler().disk("d", Some(Path::new("f")));
+        assert!(args[3].contains("node-name=d,") && args[3].ends_with(",file.filename=f"), "{args:?}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `./tandem bench boot|lmbench|memory|net|disk|twin-net|scaling`: the same images on native Linux, Debian's Xen 4.17 and Tandem, in instructions.
+//! `./tandem bench boot|lmbench|memory|net|disk|files|twin-net|scaling`: the same images on native Linux, Debian's Xen 4.17 and Tandem, in instructions.
 //! `./tandem bench restart` counts none: see `restart`. `scaling` has several CPUs.
 //!
 //! QEMU runs with one CPU and `-icount shift=0,sleep=off`, so its clock is the count of instructions and a run repeats
@@ -46,11 +46,12 @@ pub fn run(options: &Options) -> Result<bool> {
         Some("memory") => ("memory", memory),
         Some("net") => return io::run(io::Kind::Net, options),
         Some("disk") => return io::run(io::Kind::Disk, options),
+        Some("files") => return io::run(io::Kind::Files, options),
         Some("twin-net") => return twin_net::run(options),
         Some("scaling") => return scaling::run(options),
         Some("drivers") => return options.takes_words(1).and_then(|()| drivers::run(options)),
         Some("restart") => return restart::run(options),
-        _ => bail!("./tandem bench boot, lmbench, memory, net, disk, twin-net, scaling, drivers or restart"),
+        _ => bail!("./tandem bench boot, lmbench, memory, net, disk, files, twin-net, scaling, drivers or restart"),
     };
     let systems = systems(options)?;
     let bench = Bench { images: images::basic()?, counter: Counter::build()? };

@@ -38,6 +38,7 @@ usage: ./tandem COMMAND [OPTIONS]
   bench memory         RAM that the hypervisor keeps, beside stock Xen
   bench net|disk       instructions for a packet, page or request in dom0 and in a guest, by component; --operations N
                        (`bench disk vm`: only through a driver domain, with a device channel and without it)
+  bench files          the same for C files that are compiled on a disk and for files there that are written and read; `vm` as above
   bench twin-net       the same for packets that go through the hypervisor's switch, with a driver domain or its driver's twin
                        (`bench twin-net mirror`: only through the twin; `stlb`: through twins of both modes;
                        `vm`: through a driver domain, with the switch and without it)

@@ -206,7 +206,7 @@ fn measure(hypervisor: &Hypervisor) -> Result<(Figures, Sets)> {
     machine.memory_mib = MACHINE_MIB;
     machine.timeout_s = 3000;
     machine.accel.splice(0..0, profiler.accel(&profile, wire.socket()));
-    machine.accel.extend(profiler.disk("disk"));
+    machine.accel.extend(profiler.disk("disk", None));
     machine.accel.extend(profiler.touched(&touched, &contents, MACHINE_MIB));
     let medium = "driver=null-co,node-name=second,size=1073741824,read-zeroes=on";
     machine.accel.extend(["-blockdev", medium].map(String::from));

@@ -1,9 +1,9 @@
-//! `./tandem bench net` and `disk`: what a packet, a page or a request costs on native Linux, in dom0 and in a guest that
-//! dom0 serves, on stock Xen and on Tandem, in instructions and divided by component. Disks also by the hypervisor's device channels with a driver
+//! `./tandem bench net`, `disk` and `files`: what a packet, a page, a request or a C file that is compiled costs on native Linux, in dom0 and in a guest that
+//! dom0 serves, on stock Xen and on Tandem, in instructions and divided by component. Disks, and files on them, also by the hypervisor's device channels with a driver
 //! domain behind them: `./tandem bench disk vm` measures only that, beside a driver domain's own back end.
 //!
 //! The loads are images/src/traffic.c and blocks.c, in the order of images/init/load.sh. The other end of the wire is in
-//! virtual time (`peer::Wire`), and so is the disk, QEMU's null device behind nvme (bench/plugin/disk.c): figures repeat.
+//! virtual time (`peer::Wire`), and so is the disk behind nvme (bench/plugin/disk.c), QEMU's null device or, for files, a copy of the extended image: figures repeat.
 
 pub mod bytes;
 mod report;
@@ -31,6 +31,8 @@ pub enum Kind {
     /// Four of the loads of [`Kind::Net`].
     Few,
     Disk,
+    /// A compiler's work, and a file that is written and read, on a disk's file system.
+    Files,
 }
 
 impl Kind {
@@ -40,7 +42,13 @@ impl Kind {
             Self::Net => "net",
             Self::Few => "few",
             Self::Disk => "disk",
+            Self::Files => "files",
         }
+    }
+
+    /// Is its device a disk?
+    fn is_of_disks(self) -> bool {
+        matches!(self, Self::Disk | Self::Files)
     }
 }
 
@@ -140,12 +148,12 @@ impl Cost {
 /// Measures and shows; false if a system could not be measured.
 pub fn run(kind: Kind, options: &Options) -> Result<bool> {
     let (costs, failures) = match (kind, options.words.get(1).map(String::as_str)) {
-        (Kind::Disk, Some("vm")) => {
+        (Kind::Disk | Kind::Files, Some("vm")) => {
             options.takes_words(2)?;
-            let options = Options { words: vec!["disk".into(), "tandem".into()], ..options.clone() };
+            let options = Options { words: vec![kind.word().into(), "tandem".into()], ..options.clone() };
             measure_all(kind, &options, &[Boot::DriverDomain, Boot::Switch])?
         }
-        (Kind::Disk, _) => measure_all(kind, options, &[Boot::Dom0, Boot::DriverDomain, Boot::Switch])?,
+        (Kind::Disk | Kind::Files, _) => measure_all(kind, options, &[Boot::Dom0, Boot::DriverDomain, Boot::Switch])?,
         _ => measure_all(kind, options, &Boot::STOCK)?,
     };
     report::report(kind, &costs)?;
@@ -157,7 +165,7 @@ pub fn run(kind: Kind, options: &Options) -> Result<bool> {
 
 /// All figures of these boots, and why some are missing.
 pub fn measure_all(kind: Kind, options: &Options, boots: &[Boot]) -> Result<(Vec<Cost>, Vec<anyhow::Error>)> {
-    count(options)?;
+    count(kind, options)?;
     let systems = systems(options)?;
     let images = images::toolstack()?;
     let profiler = Profiler::build()?;
@@ -251,22 +259,27 @@ impl Boot {
             (Self::Switch, ..) => format!("toolstack+switched_loads:{count}:switch:{word}+poweroff"),
             (Self::Twin(mode), ..) => format!("toolstack+switched_loads:{count}:{}:{word}+poweroff", mode.word()),
             (_, Kind::Net | Kind::Few, true) => format!("nic:e1000+loads:dom0:{word}:{count}+poweroff"),
-            (_, Kind::Disk, true) => format!("nvme+loads:dom0:disk:{count}:/dev/nvme0n1+poweroff"),
+            (_, Kind::Disk | Kind::Files, true) => format!("nvme+loads:dom0:{word}:{count}:/dev/nvme0n1+poweroff"),
             (_, Kind::Net | Kind::Few, false) => {
                 format!(
                     "toolstack+nic:e1000+loads:dom0:{word}:{count}+bridge:e1000+guest_loads:{word}:{count}+poweroff"
                 )
             }
-            (_, Kind::Disk, false) => {
-                format!("toolstack+nvme+loads:dom0:disk:{count}:/dev/nvme0n1+guest_loads:disk:{count}+poweroff")
+            (_, Kind::Disk | Kind::Files, false) => {
+                format!("toolstack+nvme+loads:dom0:{word}:{count}:/dev/nvme0n1+guest_loads:{word}:{count}+poweroff")
             }
         }
     }
 }
 
-fn count(options: &Options) -> Result<u64> {
-    let count = options.operations.unwrap_or(2000);
-    ensure!((200..=1_000_000).contains(&count), "--operations is to be from 200 to 1000000");
+/// How many packets, requests or files of a load.
+fn count(kind: Kind, options: &Options) -> Result<u64> {
+    let (usual, least, most) = match kind {
+        Kind::Net | Kind::Few | Kind::Disk => (2000, 200, 1_000_000),
+        Kind::Files => (40, 4, 400),
+    };
+    let count = options.operations.unwrap_or(usual);
+    ensure!((least..=most).contains(&count), "--operations is to be from {least} to {most}");
     Ok(count)
 }
 
@@ -278,7 +291,7 @@ fn measure(
     (images, names): (&Images, &Names),
     profiler: &Profiler,
 ) -> Result<Vec<Cost>> {
-    let (loads, map) = record(kind, boot, count(options)?, system, images, profiler)?;
+    let (loads, map) = record(kind, boot, count(kind, options)?, system, images, profiler)?;
     let cost = |load: Load| Cost {
         system: system.name,
         place: load.place,
@@ -349,11 +362,19 @@ pub fn record(
         give_away(&mut machine);
     }
     machine.devices.push(NIC);
-    if kind == Kind::Disk {
-        machine.accel.extend(profiler.disk("disk"));
+    // Each machine begins with the same files.
+    let medium = host::target("images")?.join(format!("{name}.ext4"));
+    if kind == Kind::Files {
+        std::fs::copy(images::tree::build()?, &medium)?;
+    }
+    if kind.is_of_disks() {
+        machine.accel.extend(profiler.disk("disk", Some(medium.as_path()).filter(|_| kind == Kind::Files)));
         machine.devices.push("nvme,drive=disk,serial=null");
     }
     let outcome = machine.start()?.finish(|_| false)?;
+    if kind == Kind::Files {
+        std::fs::remove_file(&medium)?;
+    }
     loads_of(boot.place(), &outcome, &profile)
         .with_context(|| format!("{}{} (log {})", system.name, boot.remark(), run::relative(&outcome.log)))
 }
@@ -424,12 +445,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_have_a_boot_with_a_driver_domain() {
+    fn all_kinds_have_a_boot_with_a_driver_domain() {
         let system = |hypervisor| System { name: "any", hypervisor };
         assert!(!Boot::DriverDomain.is_for(&system(Hypervisor::None)));
         assert!(Boot::DriverDomain.is_for(&system(Hypervisor::Elf("xen.elf".into()))));
         let jobs = |kind| Boot::DriverDomain.jobs(kind, false, 200);
         assert_eq!(jobs(Kind::Net), "toolstack+driven_loads:net:200+poweroff");
         assert_eq!(jobs(Kind::Disk), "toolstack+driven_loads:disk:200+poweroff");
+        assert_eq!(jobs(Kind::Files), "toolstack+driven_loads:files:200+poweroff");
     }
 }

@@ -10,7 +10,7 @@ pub fn of_unit(load: &str) -> Option<u32> {
         "send-512" => 508,
         "send-1500" | "receive-1500" => 1514,
         "tcp-send" | "tcp-receive" | "tcp-send-plain" | "tcp-receive-plain" => 1448,
-        "read-64k" | "write-64k" => 65536,
+        "read-64k" | "write-64k" | "file-read" | "file-write" => 65536,
         _ if load.starts_with("random-") || load.starts_with("sequential-") => 4096,
         _ => return None,
     })

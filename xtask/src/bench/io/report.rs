@@ -1,4 +1,4 @@
-//! What `bench net` and `disk` have measured: tables, CSV, pictures, and which aims are missed.
+//! What `bench net`, `disk` and `files` have measured: tables, CSV, pictures, and which aims are missed.
 
 use super::{bytes, Cost, Kind, Place};
 use crate::bench::BASELINE;
@@ -16,6 +16,7 @@ pub(super) fn report(kind: Kind, costs: &[Cost]) -> Result<()> {
     let title = match kind {
         Kind::Net | Kind::Few => "Network",
         Kind::Disk => "Disk",
+        Kind::Files => "Files",
     };
     for place in Place::ALL.into_iter().filter(|p| costs.iter().any(|c| c.place == *p)) {
         let mut total = Table {
@@ -67,6 +68,10 @@ fn pictures(kind: Kind) -> &'static [Picture] {
         Kind::Disk => &[
             ("disk-read", "Instructions for a request", &["random-read-32", "sequential-read-32", "random-read-1"]),
             ("disk-write", "Instructions for a request", &["random-write-32", "sequential-write-32", "random-write-1"]),
+        ],
+        Kind::Files => &[
+            ("files-build", "Instructions for a C file that is compiled", &["build"]),
+            ("files-data", "Instructions for 64 KiB of a file", &["file-write", "file-read"]),
         ],
     }
 }
