@@ -1,8 +1,10 @@
 //! Why an instance of a driver domain had to go.
 
+use super::health::settings_of;
 use super::look::Look;
 use super::settings::Settings;
-use super::words::Words;
+use super::words::{self, Words};
+use crate::config::Kind;
 use crate::device::Device;
 use std::time::Duration;
 
@@ -15,12 +17,25 @@ pub enum Cause {
     Watchdog,
     Destroyed,
     Rebooted,
-    PoweredOff { with_all: bool },
-    Wedged { vcpu: u32, since: Duration },
-    Undrained { since: Duration },
-    Overdue { since: Duration },
-    Silent { since: Duration },
-    DmaFault { since: Duration },
+    PoweredOff {
+        with_all: bool,
+    },
+    Wedged {
+        vcpu: u32,
+        since: Duration,
+    },
+    Undrained {
+        since: Duration,
+    },
+    Overdue {
+        since: Duration,
+    },
+    Silent {
+        since: Duration,
+    },
+    DmaFault {
+        since: Duration,
+    },
     EmptyRead,
     BadRing,
     FailedRequest,
@@ -30,17 +45,40 @@ pub enum Cause {
     NotProbed,
     NotConnected,
     NotBooted,
-    NothingCame { within: Duration },
-    LeavesDisk { which: Device, within: Duration },
-    Aged { age: Duration },
-    ShortOfMemory { available_kib: u64 },
+    NothingCame {
+        within: Duration,
+    },
+    LeavesDisk {
+        which: Device,
+        within: Duration,
+    },
+    Aged {
+        age: Duration,
+    },
+    ShortOfMemory {
+        available_kib: u64,
+    },
     TwindSilent,
     Restart,
     Upgrade,
     Park,
+    /// What is wrong with the way of another service whose driver domain it is.
+    OfOther {
+        service: String,
+        kind: Kind,
+        cause: Box<Cause>,
+    },
 }
 
 impl Cause {
+    /// What is wrong, whichever service's way that is.
+    pub fn itself(&self) -> &Self {
+        match self {
+            Self::OfOther { cause, .. } => cause.itself(),
+            _ => self,
+        }
+    }
+
     /// Its counter.
     pub fn name(&self) -> &'static str {
         match self {
@@ -72,6 +110,7 @@ impl Cause {
             Self::Restart => "restart",
             Self::Upgrade => "upgrade",
             Self::Park => "park",
+            Self::OfOther { cause, .. } => cause.name(),
         }
     }
 
@@ -142,12 +181,15 @@ impl Cause {
             Self::Restart => "it is to be restarted".into(),
             Self::Upgrade => "one of another image is to take its place".into(),
             Self::Park => "it is to be parked".into(),
+            Self::OfOther { service, kind, cause } => {
+                format!("{service}: {}", cause.describe(&settings_of(settings, words, *kind), words::of(*kind)))
+            }
         }
     }
 
     /// When it began, if that can be known.
     pub fn began(&self, look: &Look) -> Option<Duration> {
-        match self {
+        match self.itself() {
             Self::Wedged { since, .. }
             | Self::Undrained { since }
             | Self::Overdue { since }
@@ -165,16 +207,16 @@ impl Cause {
 
     /// Whether the operator wants it, by an order or by the configuration, and it does what it should: what it has is sent before it goes.
     pub fn is_order(&self) -> bool {
-        matches!(self, Self::Restart | Self::Upgrade | Self::Park) || self.is_planned()
+        matches!(self.itself(), Self::Restart | Self::Upgrade | Self::Park) || self.is_planned()
     }
 
     /// Whether it is to go though nobody has ordered that, and guests lack nothing.
     pub fn is_planned(&self) -> bool {
-        matches!(self, Self::Aged { .. } | Self::ShortOfMemory { .. } | Self::TwindSilent)
+        matches!(self.itself(), Self::Aged { .. } | Self::ShortOfMemory { .. } | Self::TwindSilent)
     }
 
     /// Whether it is held against the driver domain. One reboot is as good as none, as one failure is; one after the other leaves guests without.
     pub fn is_failure(&self) -> bool {
-        !self.is_order() && !matches!(self, Self::PoweredOff { .. } | Self::FailedRequest)
+        !self.is_order() && !matches!(self.itself(), Self::PoweredOff { .. } | Self::FailedRequest)
     }
 }

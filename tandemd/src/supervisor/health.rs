@@ -1,6 +1,10 @@
 //! Whether a driver domain that seems to run does what it should: a function of looks at it.
 
-use super::settings::Settings;
+use super::settings::{Settings, UNDRAINED_DISK_MS};
+use super::words::{self, Words};
+use crate::config::Kind;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A look at a vCPU.
@@ -55,6 +59,8 @@ pub struct Health {
     stuck: Option<Stuck>,
     /// Since when nothing came, how much had come, and how much had been taken by then.
     silent: Option<(Duration, u64, u64)>,
+    /// What is known of the ways of its other services, by their names.
+    others: BTreeMap<String, Health>,
 }
 
 /// Nothing is taken.
@@ -111,6 +117,11 @@ impl Health {
         silent_since.filter(|since| is_over(*since, settings.silent_ms)).map(|since| Illness::Silent { since })
     }
 
+    /// The same of another service whose driver domain it is. It is forgotten with this one.
+    pub fn of_other(&mut self, service: &str) -> &mut Self {
+        self.others.entry(service.into()).or_default()
+    }
+
     /// Since when nothing is taken of what waits, and since when something has waited without a break.
     fn stuck_since(&mut self, now: Duration, queue: Queue) -> Option<(Duration, Duration)> {
         self.stuck = self.stuck.filter(|stuck| stuck.taken == queue.taken);
@@ -131,6 +142,18 @@ impl Health {
         }
         (queue.taken.saturating_sub(taken) >= ASKED).then_some(since)
     }
+}
+
+/// What holds for the way of another service, which may be of another kind than `words`' that these settings are for: then it has that kind's usual limits, or
+/// none if these say so.
+pub fn settings_of<'a>(settings: &'a Settings, words: &Words, kind: Kind) -> Cow<'a, Settings> {
+    if words::of(kind) == words {
+        return Cow::Borrowed(settings);
+    }
+    let usual = (kind == Kind::Disk).then_some(UNDRAINED_DISK_MS);
+    let is_off = settings.undrained_ms() == 0;
+    let (undrained_ms, overdue_ms) = if is_off { (Some(0), Some(0)) } else { (usual, None) };
+    Cow::Owned(Settings { undrained_ms, overdue_ms, silent_ms: 0, ..settings.clone() })
 }
 
 #[cfg(test)]

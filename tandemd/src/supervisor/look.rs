@@ -2,6 +2,7 @@
 
 use super::files::MissingFiles;
 use super::health::{Beat, Queue};
+use crate::config::Kind;
 use crate::departure::Answer;
 use crate::device::Device;
 use std::time::Duration;
@@ -53,6 +54,17 @@ pub struct Way {
     pub has_lost: bool,
     /// It has answered a disk's request with an error, of which the guest was not told yet.
     pub has_failed: bool,
+}
+
+/// The way of another service whose driver domain it is, beside the one for which it is looked after.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OtherWay {
+    /// Its name.
+    pub service: String,
+    /// What it has for guests.
+    pub kind: Kind,
+    /// The way, if it is that domain's. Of disks that it serves none is known.
+    pub way: Option<Way>,
 }
 
 /// A driver domain's twind, which has answered once.
@@ -128,7 +140,9 @@ pub struct Look {
     pub clearing: Vec<u16>,
     /// The way out, or the way to guests' disks, if it is that domain's.
     pub way: Option<Way>,
-    /// Guests' disks that it serves; and those that nobody serves, for which guests wait.
+    /// Those of its other services.
+    pub others: Vec<OtherWay>,
+    /// Guests' disks that it serves, of all its services; and those that nobody serves, for which guests wait.
     pub disks: Vec<Device>,
     /// See `disks`.
     pub disks_without: Vec<Device>,

@@ -6,6 +6,7 @@
 mod coming;
 pub mod drain;
 mod going;
+mod others;
 mod planned;
 mod remains;
 mod renewal;
@@ -15,7 +16,7 @@ pub mod upgrade;
 
 use super::cause::Cause;
 use super::health::{Health, Illness};
-use super::look::{Act, Domain, Errand, Look};
+use super::look::{Act, Domain, Errand, Look, Way};
 use super::record::{ms, Mode, Record, TimeLine, STARTED};
 use super::settings::Settings;
 use super::standby::{is_usable, Standby, Wish};
@@ -444,7 +445,15 @@ impl Machine {
             self.health = Health::default();
         }
         let beats = look.domain.as_ref().map_or(&[][..], |d| &d.beats);
-        let cause = match self.health.look(&self.settings, look.now, beats, way.queue, way.came) {
+        let illness = self.health.look(&self.settings, look.now, beats, way.queue, way.came);
+        let wrong = self.what_is_wrong(illness, &way).or_else(|| self.wrong_with_others(look));
+        let cause = wrong.or_else(|| self.is_due(domain, look))?;
+        self.fail(cause, Some(domain), look)
+    }
+
+    /// What is wrong with a way, or with all of it.
+    fn what_is_wrong(&self, illness: Option<Illness>, way: &Way) -> Option<Cause> {
+        Some(match illness {
             // Its disks' rings are not looked at any more then.
             Some(Illness::DmaFault { since }) => Cause::DmaFault { since },
             _ if way.has_lost => Cause::EmptyRead,
@@ -454,9 +463,8 @@ impl Machine {
             Some(Illness::Overdue { since }) => Cause::Overdue { since },
             Some(Illness::Silent { since }) => Cause::Silent { since },
             None if way.has_failed && self.may_doubt() => Cause::FailedRequest,
-            None => self.is_due(domain, look)?,
-        };
-        self.fail(cause, Some(domain), look)
+            None => return None,
+        })
     }
 
     /// Whether it can do nothing, since its network is away; or may not know yet that it is there again.

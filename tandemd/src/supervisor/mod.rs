@@ -52,7 +52,7 @@ pub use standby::{name_of as standby_of, remains_of};
 pub use toolstack::children::await_earlier as await_earlier_children;
 pub use toolstack::run_to_its_end;
 
-use crate::config::{self, Config, Kind};
+use crate::config::{self, Config};
 use crate::domain::RUN;
 use crate::service::name_of;
 use crate::store::{Client, Store};
@@ -359,10 +359,7 @@ fn named(name: &str, store: &mut impl Store) -> Result<Option<u16>> {
 }
 
 fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings) -> Result<()> {
-    let words = match config.service.get(service).map(|service| service.kind).unwrap_or_default() {
-        Kind::Net => &words::NET,
-        Kind::Disk => &words::DISK,
-    };
+    let words = words::of(config.service.get(service).map(|service| service.kind).unwrap_or_default());
     let record = record(service, driver)?;
     let mut shell = Shell::open(config, service, driver, settings, record.going)?;
     let mut machine = Machine::new(settings.clone(), words, record.clone());

@@ -12,7 +12,7 @@ use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, ours, pci, standby, Record, BUSY};
 use crate::config::{Config, Kind};
 use crate::device::Device;
-use crate::hypercall::{disks_of, is_missed, Hypervisor, News};
+use crate::hypercall::{is_missed, Hypervisor, News};
 use crate::store::{Client, Kept, Store};
 use anyhow::{Context, Result};
 use control::Image;
@@ -32,6 +32,7 @@ mod hands;
 mod inside;
 pub mod missing;
 mod names;
+mod others;
 mod rid;
 mod ways;
 
@@ -40,6 +41,7 @@ use beside::{Beside, Does};
 use choosing::Chooser;
 use missing::Missing;
 use names::NAMES;
+use others::Other;
 
 /// Places of xenstore's that tell when domains come and go.
 const COMES: &str = "@introduceDomain";
@@ -142,6 +144,8 @@ pub struct Shell {
     /// Services of interfaces whose driver domain this is, and their own domains.
     net_services: BTreeSet<String>,
     nets: Vec<u16>,
+    /// Its other services, whose driver domain it is, too.
+    other_services: Vec<Other>,
     /// Other services whose guest it is.
     behind: Vec<Behind>,
     /// The service's switch, if it is known.
@@ -166,6 +170,7 @@ impl Shell {
     pub fn open(config: &Config, service: &str, driver: &str, settings: &Settings, going: Option<u16>) -> Result<Self> {
         let kind = config.service.get(service).map(|service| service.kind).unwrap_or_default();
         let net_services = config.nets_of(driver);
+        let other_services = others::of(config, service, driver);
         let behind = behind::of(config, service, driver, &settings.back_ends()?);
         let mut store = Kept::new(Client::open()?, Hypervisor::census()?)?;
         let claims = settings.claims(driver)?;
@@ -220,6 +225,7 @@ impl Shell {
             served: None,
             net_services,
             nets: Vec::new(),
+            other_services,
             behind,
             switch: None,
             answered: Answered::default(),
@@ -306,17 +312,13 @@ impl Shell {
             Some(domain) => self.has_all(domain.id)?,
             None => false,
         };
-        let all = match (self.served, self.kind) {
-            (Some(served), Kind::Disk) if domain.is_some() => {
-                disks_of(&mut self.hypervisor, served).context("the list of disks")?
-            }
-            _ => Vec::new(),
-        };
+        let all = if domain.is_some() { self.disks()? } else { Vec::new() };
         let way = match (&domain, self.kind) {
             (Some(domain), Kind::Net) => self.way_of(domain.id)?,
             (Some(domain), Kind::Disk) => self.way_to_disks(domain, &all)?,
             (None, _) => None,
         };
+        let others = domain.as_ref().map_or(Vec::new(), |domain| self.other_ways(domain.id, &all));
         let is_its = |disk: &&ChannelDiskStatus| domain.as_ref().is_some_and(|domain| domain.id == disk.back);
         let disks = all.iter().filter(is_its).map(device_of).collect();
         let disks_without = all.iter().filter(|disk| is_missed(disk)).map(device_of).collect();
@@ -395,6 +397,7 @@ impl Shell {
             has_room,
             clearing,
             way,
+            others,
             disks,
             disks_without,
             has_devices,

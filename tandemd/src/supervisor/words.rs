@@ -1,5 +1,7 @@
 //! What is said of a driver domain of interfaces, and of one of disks.
 
+use crate::config::Kind;
+
 /// How steps of a recovery are called, and what goes wrong.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Words {
@@ -15,6 +17,14 @@ pub struct Words {
     pub undrained: &'static str,
     /// One that has booted without the devices can take its place, also if the configuration says neither that one waits nor that it is rolled back.
     pub hands_over: bool,
+}
+
+/// Those of what is for guests of such a service.
+pub fn of(kind: Kind) -> &'static Words {
+    match kind {
+        Kind::Net => &NET,
+        Kind::Disk => &DISK,
+    }
 }
 
 /// Of interfaces.

@@ -59,7 +59,7 @@ impl Machine {
                 self.record.under_way = Some(line);
             }
         }
-        (self.record.promoted, self.record.is_believed) = (None, cause == Cause::FailedRequest);
+        (self.record.promoted, self.record.is_believed) = (None, *cause.itself() == Cause::FailedRequest);
         (self.record.in_place, self.planned) = (None, Planned::default());
         (self.record.twin_given_up, self.twins) = (None, Twins::default());
         self.record.count(cause.name());
@@ -103,7 +103,7 @@ impl Machine {
 
     /// Whether it is started again, and when.
     pub(super) fn decide(&mut self, cause: &Cause, now: Duration) -> Then {
-        match cause {
+        match cause.itself() {
             Cause::PoweredOff { with_all } => {
                 (self.record.mode, self.record.with_all) = (Mode::Off, *with_all);
                 self.record.under_way = None;

@@ -29,6 +29,7 @@ impl Shell {
         (self.domain, self.standby, self.candidate, self.served) = (None, None, None, None);
         self.remains.clear();
         self.nets.clear();
+        self.other_services.iter_mut().for_each(|service| service.domain = None);
         self.behind.iter_mut().for_each(|service| service.domain = None);
         let (standby, candidate) = (standby::name_of(&self.driver), candidate_of(&self.driver));
         let remains = standby::remains_of(&self.driver);
@@ -49,6 +50,9 @@ impl Shell {
             }
             if self.net_services.contains(&name) {
                 self.nets.push(id);
+            }
+            for service in self.other_services.iter_mut().filter(|service| service.name == name) {
+                service.domain = Some(id);
             }
             for service in self.behind.iter_mut().filter(|service| service.name == name) {
                 service.domain = Some(id);

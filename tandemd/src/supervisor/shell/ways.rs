@@ -98,27 +98,36 @@ impl Shell {
 
     /// The way to the service's disks, if it is by this domain: it is the back end of one, or could be and none waits for it.
     pub(super) fn way_to_disks(&mut self, domain: &Domain, all: &[ChannelDiskStatus]) -> Result<Option<Way>> {
-        if self.served.is_none() {
-            return Ok(None);
-        }
+        let Some(served) = self.served else { return Ok(None) };
+        let all: Vec<&ChannelDiskStatus> = all.iter().filter(|disk| disk.backend == served).collect();
         let answered = |disk: &ChannelDiskStatus| disk.reads + disk.writes + disk.flushes + disk.discards + disk.errors;
-        let count: u64 = all.iter().map(answered).sum();
-        let own: Vec<&ChannelDiskStatus> = all.iter().filter(|disk| disk.back == domain.id).collect();
-        let nobody_waits = !all.iter().any(is_missed) || self.answered.is_of(domain.id);
+        let count: u64 = all.iter().copied().map(answered).sum();
+        let way = to_disks(domain.id, all.iter().copied());
+        let nobody_waits = !all.iter().copied().any(is_missed) || self.answered.is_of(domain.id);
         let has_booted = domain.beats.iter().any(|beat| beat.upcalls > 0);
-        if own.is_empty() && !(nobody_waits && has_booted && self.drives_its_own(domain.id)?) {
+        if way.is_none() && !(nobody_waits && has_booted && self.drives_its_own(domain.id)?) {
             self.answered.see_none(count);
             return Ok(None);
         }
         let came = self.answered.see(domain.id, count);
-        let is_waiting = own.iter().any(|disk| disk.waiting > 0);
-        let says = |what| own.iter().any(|disk| disk.state & what != 0);
-        let (has_lied, has_lost) = (says(op::DISK_BACK_ENDED), says(op::DISK_BACK_EMPTY));
-        let has_failed = says(op::DISK_BACK_DOUBTED);
-        let overdue_for = Duration::from_nanos(own.iter().map(|disk| disk.overdue_ns).max().unwrap_or(0));
-        // A long request is answered in parts, and what the hypervisor refuses is no answer of the domain's. Who has never answered is to be judged, too.
-        let taken = own.iter().map(|disk| disk.answered).sum::<u64>() + 1;
-        let queue = Queue { is_waiting, taken, overdue_for };
-        Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, has_lost, has_failed, ..Way::default() }))
+        let idle = Way { queue: Queue { taken: 1, ..Queue::default() }, is_idle: true, ..Way::default() };
+        Ok(Some(Way { came, ..way.unwrap_or(idle) }))
     }
+}
+
+/// The way to those of these disks of a service's that this domain serves, if there is one: how much it has answered is not known.
+pub fn to_disks<'a>(back: u16, disks: impl IntoIterator<Item = &'a ChannelDiskStatus>) -> Option<Way> {
+    let own: Vec<&ChannelDiskStatus> = disks.into_iter().filter(|disk| disk.back == back).collect();
+    if own.is_empty() {
+        return None;
+    }
+    let is_waiting = own.iter().any(|disk| disk.waiting > 0);
+    let says = |what| own.iter().any(|disk| disk.state & what != 0);
+    let (has_lied, has_lost) = (says(op::DISK_BACK_ENDED), says(op::DISK_BACK_EMPTY));
+    let has_failed = says(op::DISK_BACK_DOUBTED);
+    let overdue_for = Duration::from_nanos(own.iter().map(|disk| disk.overdue_ns).max().unwrap_or(0));
+    // A long request is answered in parts, and what the hypervisor refuses is no answer of the domain's. Who has never answered is to be judged, too.
+    let taken = own.iter().map(|disk| disk.answered).sum::<u64>() + 1;
+    let queue = Queue { is_waiting, taken, overdue_for };
+    Some(Way { queue, is_idle: !is_waiting, has_lied, has_lost, has_failed, ..Way::default() })
 }

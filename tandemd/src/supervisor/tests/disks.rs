@@ -1,12 +1,13 @@
 //! What is different of driver domains of disks.
 
 use super::super::health::{Beat, Queue};
-use super::super::look::{Act, Domain, Errand, Look, Way};
+use super::super::look::{Act, Domain, Errand, Look, OtherWay, Way};
 use super::super::machine::Machine;
 use super::super::record::Record;
 use super::super::settings::Settings;
 use super::super::words;
 use super::world::{new, settings, Does, World};
+use crate::config::Kind;
 use crate::device::Device;
 use control::Image;
 use std::time::Duration;
@@ -287,4 +288,85 @@ fn one_that_waits_for_its_network_may_take_its_time_to_become_ready() {
     assert_eq!((machine.next(&look(1000, false)), machine.next(&look(1017, false))), (None, None));
     assert_eq!(machine.next(&look(1030, false)), Some(Act::Quarantine(5)));
     assert_eq!(machine.record.counts.get("not-ready"), Some(&1));
+}
+
+/// A look at a driver domain that is looked after for a network, by which packets come and go, and that serves another service's disks.
+fn beside_a_network(seconds: u64, way: Option<Way>) -> Look {
+    let net = Way { queue: Queue { taken: 100 * seconds, ..Queue::default() }, came: 100 * seconds, ..Way::default() };
+    let others = vec![OtherWay { service: "disk".into(), kind: Kind::Disk, way }];
+    Look { others, ..disks_look(seconds, net) }
+}
+
+fn network_machine(settings: Settings) -> Machine {
+    let mut machine = Machine::new(settings, &words::NET, Record::default());
+    for _ in 0..4 {
+        // It may make one that waits.
+        machine.next(&beside_a_network(1, None));
+    }
+    assert_eq!(machine.state(), "up");
+    machine
+}
+
+#[test]
+fn a_disks_back_end_that_lies_is_replaced_though_its_driver_domain_is_looked_after_for_a_network() {
+    let lies = Way { has_lied: true, ..Way::default() };
+    let loses = Way { has_lost: true, ..Way::default() };
+    for (way, cause, words) in [(lies, "bad-ring", "ring"), (loses, "empty-read", "brought nothing")] {
+        let mut machine = network_machine(settings());
+        let act = machine.next(&beside_a_network(2, Some(way)));
+        assert_eq!((act, machine.record.counts.get(cause)), (Some(Act::Quarantine(5)), Some(&1)));
+        let is_told = |line: &String| line.starts_with("disk: it has ") && line.contains(words);
+        assert!(machine.said.iter().any(is_told), "{:?}", machine.said);
+        assert_eq!(machine.record.failures.len(), 1, "it counts as any other failure");
+    }
+}
+
+#[test]
+fn a_disk_of_another_service_that_nobody_answers_is_noticed_by_the_limits_of_disks() {
+    let stuck = |overdue_s| {
+        let queue = Queue { is_waiting: true, taken: 1, overdue_for: Duration::from_secs(overdue_s) };
+        Some(Way { queue, ..Way::default() })
+    };
+    let mut machine = network_machine(settings());
+    assert_eq!((2..62).find_map(|seconds| machine.next(&beside_a_network(seconds, stuck(0)))), None);
+    assert_eq!(machine.next(&beside_a_network(62, stuck(0))), Some(Act::Quarantine(5)));
+    let why = "disk: it has answered nothing of what guests have asked their disks for for 60000 ms";
+    assert!(machine.said.iter().any(|line| line.starts_with(why)), "{:?}", machine.said);
+    assert_eq!(machine.record.counts.get("undrained"), Some(&1));
+    // One request among others that are answered.
+    let mut machine = network_machine(settings());
+    let lost = |seconds| {
+        let way = stuck(seconds).unwrap();
+        Some(Way { queue: Queue { taken: seconds, ..way.queue }, ..way })
+    };
+    assert_eq!((2..302).find_map(|seconds| machine.next(&beside_a_network(seconds, lost(seconds)))), None);
+    assert_eq!(machine.next(&beside_a_network(302, lost(302))), Some(Act::Quarantine(5)));
+    assert_eq!(machine.record.counts.get("overdue"), Some(&1));
+    // Nobody wants that.
+    let mut machine = network_machine(Settings { undrained_ms: Some(0), ..settings() });
+    assert_eq!((2..1000).find_map(|seconds| machine.next(&beside_a_network(seconds, stuck(seconds)))), None);
+}
+
+#[test]
+fn an_error_of_another_services_disk_is_the_mediums_if_two_in_a_row_say_so() {
+    let failed = Some(Way { has_failed: true, ..Way::default() });
+    let mut machine = network_machine(Settings { standby: 1, ..settings() });
+    assert_eq!(machine.next(&beside_a_network(2, failed)), Some(Act::Quarantine(5)));
+    let record = &machine.record;
+    assert_eq!((record.counts.get("failed-request"), record.is_believed, record.failures.len()), (Some(&1), true, 0));
+    let mut machine = network_machine(settings());
+    assert_eq!(machine.next(&beside_a_network(2, failed)), None, "the next one would take its time");
+}
+
+#[test]
+fn what_is_not_done_for_another_service_while_it_is_paused_is_not_held_against_it() {
+    let stuck = Some(Way { queue: Queue { is_waiting: true, taken: 1, ..Queue::default() }, ..Way::default() });
+    let mut machine = network_machine(settings());
+    for seconds in 2..200 {
+        let mut look = beside_a_network(seconds, stuck);
+        look.domain.as_mut().unwrap().is_paused = seconds >= 30;
+        assert_eq!(machine.next(&look), None, "{seconds}");
+    }
+    assert_eq!((200..260).find_map(|seconds| machine.next(&beside_a_network(seconds, stuck))), None);
+    assert_eq!(machine.next(&beside_a_network(260, stuck)), Some(Act::Quarantine(5)));
 }

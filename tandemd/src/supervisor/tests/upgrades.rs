@@ -1,6 +1,7 @@
 //! Another image takes the place of the one that runs, or is refused.
 
 use super::world::*;
+use crate::device::Device;
 use crate::supervisor::files::MissingFiles;
 use crate::supervisor::look::Act;
 use crate::supervisor::record::Mode;
@@ -206,4 +207,24 @@ fn an_upgrade_for_which_nobody_makes_room_is_refused_and_all_stays_as_it_was() {
     world.run(HANGS + Duration::from_secs(90));
     assert!(world.is_well() && world.domain.as_ref().is_some_and(|d| d.id == 1), "{:?}", world.log);
     assert!(world.machine.standby() == Some(true) && world.nr_domains == 3, "{:?}", world.log);
+}
+
+/// It has the card of the service for which it is looked after, and not what another service's disks are on.
+#[test]
+fn an_image_that_leaves_another_services_disk_is_refused_though_packets_come_by_it() {
+    let disk = |guest| Device { guest, number: 51712 };
+    for is_served in [true, false] {
+        let mut world = World::up();
+        world.disks = vec![disk(7), disk(8)];
+        world.lacks_disks = if is_served { Vec::new() } else { vec![disk(8)] };
+        world.upgrade(None).unwrap();
+        world.run(Duration::from_secs(100));
+        let record = &world.machine.record;
+        let image = if is_served { new() } else { Image::default() };
+        assert_eq!((record.upgrades, &record.image), (1, &image), "{:?}", world.log);
+        assert_eq!(world.count("leaves-disk"), u64::from(!is_served));
+        let words = "of the new one: vbd 51712 of domain 8, which the old one served, is not served within 60 s";
+        assert_eq!(record.refused, if is_served { "" } else { words });
+        assert!(world.is_well() && record.failures.is_empty());
+    }
 }

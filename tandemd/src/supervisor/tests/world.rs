@@ -14,6 +14,7 @@ use super::super::machine::Machine;
 use super::super::record::Record;
 use super::super::settings::Settings;
 use super::super::words::{self, Words};
+use crate::device::Device;
 use control::Image;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -115,6 +116,9 @@ pub struct World {
     pub is_broken: bool,
     /// Whoever has the disks answers with errors.
     pub medium_is_bad: bool,
+    /// Guests' disks that it serves when it is the way; and those of them that one of the new image leaves.
+    pub disks: Vec<Device>,
+    pub lacks_disks: Vec<Device>,
     pub log: Vec<String>,
     pub acts: Vec<Act>,
 }
@@ -164,6 +168,8 @@ impl World {
             is_in_doubt: false,
             is_broken: false,
             medium_is_bad: false,
+            disks: Vec::new(),
+            lacks_disks: Vec::new(),
             log: Vec::new(),
             acts: Vec::new(),
         }

@@ -51,6 +51,11 @@ impl World {
         let domain = if is_done { self.domain.as_ref().map(|d| d.seen(self.now)) } else { domain };
         let has_all = self.domain.as_ref().is_some_and(|d| d.has_devices);
         let does = self.domain.as_ref().map(|d| d.does);
+        let is_served = |disk: &Device| {
+            let is_new = self.domain.as_ref().is_some_and(|d| d.image == new());
+            way.is_some() && !(is_new && self.lacks_disks.contains(disk))
+        };
+        let (disks, disks_without) = self.disks.iter().partition(|disk| is_served(disk));
         let is_driven = way.is_some() && does != Some(Does::IsBlind) || does == Some(Does::Idles);
         Look {
             now: self.now,
@@ -70,8 +75,9 @@ impl World {
             has_room: self.has_room,
             clearing: self.cleared().collect(),
             way,
-            disks: Vec::new(),
-            disks_without: Vec::new(),
+            others: Vec::new(),
+            disks,
+            disks_without,
             has_devices: self.has_devices && !self.lacks_another,
             missing: self.missing.clone(),
             has_lost: !self.has_devices || self.lacks_another && !has_all,

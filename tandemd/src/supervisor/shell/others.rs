@@ -1,0 +1,104 @@
+//! A driver domain of several services: it is looked after for one of them, and serves guests of the others, too.
+
+use super::{ways, Shell};
+use crate::config::{Config, Kind};
+use crate::hypercall::all_disks;
+use crate::supervisor::look::OtherWay;
+use anyhow::{Context, Result};
+use xen_abi::channel_op::ChannelDiskStatus;
+
+/// A service whose driver domain it is, beside the one for which it is looked after.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Other {
+    /// Its name.
+    pub name: String,
+    kind: Kind,
+    /// Its own domain, if that is there.
+    pub domain: Option<u16>,
+}
+
+/// Those of a driver domain that is looked after for `service`.
+pub fn of(config: &Config, service: &str, driver: &str) -> Vec<Other> {
+    let all = config.service.iter().filter(|(_, of)| of.driver_domain.as_deref() == Some(driver));
+    let others = all.filter(|(name, _)| *name != service);
+    others.map(|(name, of)| Other { name: name.clone(), kind: of.kind, domain: None }).collect()
+}
+
+impl Shell {
+    /// Guests' disks of all its services.
+    pub(super) fn disks(&mut self) -> Result<Vec<ChannelDiskStatus>> {
+        let served = of_disks(self.kind, self.served, &self.other_services);
+        if served.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut all = all_disks(&mut self.hypervisor).context("the list of disks")?;
+        all.retain(|disk| served.contains(&disk.backend));
+        Ok(all)
+    }
+
+    /// The ways of its other services, as far as they are by this domain. `disks`: all of its services'.
+    pub(super) fn other_ways(&self, domain: u16, disks: &[ChannelDiskStatus]) -> Vec<OtherWay> {
+        self.other_services
+            .iter()
+            .filter(|other| other.kind == Kind::Disk)
+            .map(|other| to_disks(other, domain, disks))
+            .collect()
+    }
+}
+
+/// Domains of services of disks: of the one for which it is looked after, if it is one, and of others.
+fn of_disks(kind: Kind, served: Option<u16>, others: &[Other]) -> Vec<u16> {
+    let own = served.filter(|_| kind == Kind::Disk);
+    let others = others.iter().filter(|other| other.kind == Kind::Disk).filter_map(|other| other.domain);
+    own.into_iter().chain(others).collect()
+}
+
+/// The way to another service's disks.
+fn to_disks(other: &Other, domain: u16, disks: &[ChannelDiskStatus]) -> OtherWay {
+    let own = disks.iter().filter(|disk| Some(disk.backend) == other.domain);
+    OtherWay { service: other.name.clone(), kind: other.kind, way: ways::to_disks(domain, own) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xen_abi::channel_op as op;
+
+    fn config() -> Config {
+        toml::from_str(
+            "[service.net]\ndriver-domain='dd'\n[service.disk]\nkind='disk'\ndriver-domain='dd'\n[service.far]\ndriver-domain='dd'\n\
+             [service.slow]\nkind='disk'\ndriver-domain='dd'\n[service.lab]\ndriver-domain='other'\n[service.alone]",
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn disks_of_all_services_of_a_driver_domain_are_looked_at_whichever_it_is_looked_after_for() {
+        let mut others = of(&config(), "net", "dd");
+        assert_eq!(others.iter().map(|other| other.name.as_str()).collect::<Vec<_>>(), ["disk", "far", "slow"]);
+        assert!(of_disks(Kind::Net, Some(2), &others).is_empty(), "none is there");
+        others.iter_mut().zip(3..).for_each(|(other, id)| other.domain = Some(id));
+        assert_eq!(of_disks(Kind::Net, Some(2), &others), [3, 5]);
+        let mut others = of(&config(), "slow", "dd");
+        others.iter_mut().zip(3..).for_each(|(other, id)| other.domain = Some(id));
+        assert_eq!(of_disks(Kind::Disk, Some(9), &others), [9, 3]);
+        assert_eq!(of_disks(Kind::Disk, None, &others), [3]);
+    }
+
+    #[test]
+    fn of_each_service_the_way_to_its_own_disks_is_seen() {
+        let mut others = of(&config(), "net", "dd");
+        others.iter_mut().zip(3..).for_each(|(other, id)| other.domain = Some(id));
+        let disk = |backend, back, state, waiting| {
+            let overdue_ns = 1000 * u64::from(waiting);
+            ChannelDiskStatus { backend, back, state, waiting, overdue_ns, answered: 5, ..ChannelDiskStatus::default() }
+        };
+        let disks = [disk(3, 7, 0, 4), disk(3, 8, op::DISK_BACK_EMPTY, 9), disk(5, 7, op::DISK_BACK_ENDED, 0)];
+        let way = |number: usize, back| to_disks(&others[number], back, &disks).way;
+        let waits = way(0, 7).unwrap();
+        assert_eq!((waits.queue.is_waiting, waits.queue.taken, waits.is_idle), (true, 6, false));
+        assert_eq!((waits.queue.overdue_for.as_nanos(), waits.has_lied, waits.has_lost), (4000, false, false));
+        assert!(way(2, 7).is_some_and(|way| way.has_lied && way.is_idle && !way.has_lost));
+        assert_eq!((way(2, 8), way(0, 9)), (None, None), "it serves none of these");
+    }
+}
