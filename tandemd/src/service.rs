@@ -5,7 +5,7 @@ use crate::device::{self, state, Device, Step};
 use crate::hypercall::Switches;
 use crate::often::{Lines, Looks};
 use crate::store::{Change, Event, Store};
-use crate::supervisor::{link_of, remains_of};
+use crate::supervisor::{link_of, link_of_one, remains_of};
 use anyhow::{Context, Result};
 use channel::vif::features::OFFER;
 use places::{Places, ALL};
@@ -327,7 +327,7 @@ impl Service {
         let mut paths = vec![places::front(device)];
         // Each guest may be the driver domain one day.
         if self.driver_domain.is_some() {
-            paths.extend([link_of(device.guest), name_of(device.guest)]);
+            paths.extend([link_of(device.guest), link_of_one(device), name_of(device.guest)]);
         }
         for path in paths {
             if is_wanted {

@@ -5,7 +5,7 @@ use super::{Service, UNTIL_SEEN};
 use crate::device::{state, Back, Device, Seen};
 use crate::hypercall::Switches;
 use crate::store::Store;
-use crate::supervisor::{candidate_of, link_of, remains_of, standby_of};
+use crate::supervisor::{candidate_of, remains_of, said_of_link, standby_of};
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use std::time::Instant;
@@ -73,7 +73,7 @@ impl Service {
             _ if !is_up(shown) => shown,
             Some(name) if [standby_of(driver), candidate_of(driver)].contains(&name) => state::INITIALISING,
             Some(name) if name == *driver => {
-                let is_down = store.read(&link_of(device.guest))?.is_some_and(|link| link == "down");
+                let is_down = said_of_link(device, store)?.is_some_and(|link| link == "down");
                 if is_down {
                     state::INITIALISING
                 } else {

@@ -258,6 +258,32 @@ fn a_driver_domain_whose_link_is_down_is_not_the_way_out() {
     assert!(world.request(A).is_none() && world.is_connected(B));
 }
 
+/// One of two cards of a driver domain has no cable, and each is the way out of a service of its own.
+#[test]
+fn a_link_that_is_down_is_that_of_one_interface_if_the_driver_domain_says_so() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, Some("dd"));
+    world.set("/local/domain/7/name", "dd");
+    let link = |of: &str| format!("/local/domain/7/data/link{of}");
+    world.set(&link(&format!("-{}", A.number)), "down");
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    assert!(world.plugged().is_empty());
+    // What it says of all does not count for that one.
+    world.set(&link(""), "up");
+    world.settle(&mut daemon);
+    assert!(world.plugged().is_empty());
+    world.set(&link(&format!("-{}", A.number)), "up");
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A));
+    world.set(&link(&format!("-{}", A.number + 1)), "down");
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A), "it is another one's");
+    world.set(&link(""), "down");
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A));
+}
+
 #[test]
 fn what_there_is_can_be_looked_at() {
     let world = World::new();

@@ -47,7 +47,7 @@ pub use record::Record;
 pub use settings::{Settings, UNDRAINED_DISK_MS};
 pub use shell::choosing::{by as named_by, missing as missing_of};
 pub use shell::missing::of as words_for_missing;
-pub use shell::{link_of, taken_by, waits_for};
+pub use shell::{link_of, link_of_one, said_of_link, taken_by, waits_for};
 pub use standby::{name_of as standby_of, remains_of};
 pub use toolstack::children::await_earlier as await_earlier_children;
 pub use toolstack::run_to_its_end;

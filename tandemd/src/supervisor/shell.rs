@@ -603,6 +603,19 @@ pub fn link_of(domain: u16) -> String {
     format!("/local/domain/{domain}/data/link")
 }
 
+/// What a driver domain says of the link of one of its interfaces: of that one, by its number, or of all.
+pub fn said_of_link(interface: Device, store: &mut impl Store) -> Result<Option<String>> {
+    match store.read(&link_of_one(interface))? {
+        None => store.read(&link_of(interface.guest)),
+        said => Ok(said),
+    }
+}
+
+/// Where it may say so of one.
+pub fn link_of_one(interface: Device) -> String {
+    format!("{}-{}", link_of(interface.guest), interface.number)
+}
+
 /// Where it is written which one has taken a driver domain's place last. It may have gone since.
 pub fn taken_by(service: &str) -> String {
     format!("/tool/tandem/{service}/taken-by")
