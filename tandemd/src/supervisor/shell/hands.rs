@@ -3,7 +3,7 @@
 use super::super::passthrough::{self, Party};
 use super::super::settings::Answers;
 use super::super::{ours, pci, standby};
-use super::{rid, taken_by, waits_for, Shell};
+use super::{others, rid, taken_by, waits_for, Shell};
 use crate::service::name_of;
 use crate::store::{Change, Store};
 use anyhow::{Context, Result};
@@ -24,8 +24,8 @@ impl Shell {
                 eprintln!("{}: {}: it meets its PCI back end later: {error:#}", self.service, self.driver);
             }
         }
-        let path = waits_for(&self.service);
-        self.store.change("/local", &[Change::Write(path, domain.to_string())]).map(|_| ())
+        let changes = others::tell(self.services(), waits_for, domain);
+        self.store.change("/local", &changes).map(|_| ())
     }
 
     /// It loses all that another one needs to take its place, or it is said why not.
@@ -103,7 +103,7 @@ impl Shell {
             }
         }
         let mut changes = self.renamed(domain, &self.driver.clone())?;
-        changes.push(Change::Write(taken_by(&self.service), domain.to_string()));
+        changes.extend(others::tell(self.services(), taken_by, domain));
         // What goes wrong with them is said when that is tried once more.
         if self.give(Party::new(domain, changes.clone()).if_known()).is_err() {
             self.store.change(&name_of(domain), &changes)?;

@@ -3,6 +3,7 @@
 use super::{ways, Shell};
 use crate::config::{Config, Kind};
 use crate::hypercall::all_disks;
+use crate::store::Change;
 use crate::supervisor::look::OtherWay;
 use anyhow::{Context, Result};
 use xen_abi::channel_op::ChannelDiskStatus;
@@ -25,6 +26,11 @@ pub fn of(config: &Config, service: &str, driver: &str) -> Vec<Other> {
 }
 
 impl Shell {
+    /// The names of all its services.
+    pub(super) fn services(&self) -> impl Iterator<Item = &String> {
+        self.other_services.iter().map(|other| &other.name).chain([&self.service])
+    }
+
     /// Guests' disks of all its services.
     pub(super) fn disks(&mut self) -> Result<Vec<ChannelDiskStatus>> {
         let served = of_disks(self.kind, self.served, &self.other_services);
@@ -46,6 +52,15 @@ impl Shell {
     }
 }
 
+/// Each of its services is told who has taken the place, or waits to take it.
+pub fn tell(
+    services: impl IntoIterator<Item = impl AsRef<str>>,
+    place: fn(&str) -> String,
+    domain: u16,
+) -> Vec<Change> {
+    services.into_iter().map(|service| Change::Write(place(service.as_ref()), domain.to_string())).collect()
+}
+
 /// Domains of services of disks: of the one for which it is looked after, if it is one, and of others.
 fn of_disks(kind: Kind, served: Option<u16>, others: &[Other]) -> Vec<u16> {
     let own = served.filter(|_| kind == Kind::Disk);
@@ -61,6 +76,7 @@ fn to_disks(other: &Other, domain: u16, disks: &[ChannelDiskStatus]) -> OtherWay
 
 #[cfg(test)]
 mod tests {
+    use super::super::{taken_by, waits_for};
     use super::*;
     use xen_abi::channel_op as op;
 
@@ -100,5 +116,13 @@ mod tests {
         assert_eq!((waits.queue.overdue_for.as_nanos(), waits.has_lied, waits.has_lost), (4000, false, false));
         assert!(way(2, 7).is_some_and(|way| way.has_lied && way.is_idle && !way.has_lost));
         assert_eq!((way(2, 8), way(0, 9)), (None, None), "it serves none of these");
+    }
+
+    #[test]
+    fn each_service_is_told_who_waits_and_who_has_the_place() {
+        let told = tell(["disk", "net"], waits_for, 7);
+        let write = |path: &str| Change::Write(path.into(), "7".into());
+        assert_eq!(told, [write("/tool/tandem/disk/waits"), write("/tool/tandem/net/waits")]);
+        assert_eq!(tell(["slow"], taken_by, 7), [write("/tool/tandem/slow/taken-by")]);
     }
 }
