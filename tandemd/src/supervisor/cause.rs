@@ -52,6 +52,13 @@ pub enum Cause {
         which: Device,
         within: Duration,
     },
+    LeavesWay {
+        service: String,
+        within: Duration,
+    },
+    WayLost {
+        since: Duration,
+    },
     Aged {
         age: Duration,
     },
@@ -104,6 +111,8 @@ impl Cause {
             Self::NotConnected => "not-connected",
             Self::NothingCame { .. } => "nothing-came",
             Self::LeavesDisk { .. } => "leaves-disk",
+            Self::LeavesWay { .. } => "leaves-way",
+            Self::WayLost { .. } => "way-lost",
             Self::Aged { .. } => "aged",
             Self::ShortOfMemory { .. } => "short-of-memory",
             Self::TwindSilent => "twind-silent",
@@ -163,6 +172,10 @@ impl Cause {
                 "vbd {number} of domain {guest}, which the old one served, is not served within {} s",
                 within.as_secs()
             ),
+            Self::LeavesWay { service, within } => {
+                format!("{service}, whose way out the old one was, has none within {} s", within.as_secs())
+            }
+            Self::WayLost { .. } => format!("its {} has been gone for {} s", words.up, settings.ready_s),
             Self::Aged { age } => {
                 format!(
                     "it has been there for {} s, and another one is to come after {}",
@@ -194,6 +207,7 @@ impl Cause {
             | Self::Undrained { since }
             | Self::Overdue { since }
             | Self::Silent { since }
+            | Self::WayLost { since }
             | Self::DmaFault { since } => Some(*since),
             Self::Panicked
             | Self::OutOfMemory

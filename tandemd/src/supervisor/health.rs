@@ -61,6 +61,9 @@ pub struct Health {
     silent: Option<(Duration, u64, u64)>,
     /// What is known of the ways of its other services, by their names.
     others: BTreeMap<String, Health>,
+    /// There was a way; and since when there is none.
+    had_way: bool,
+    lost: Option<Duration>,
 }
 
 /// Nothing is taken.
@@ -120,6 +123,13 @@ impl Health {
     /// The same of another service whose driver domain it is. It is forgotten with this one.
     pub fn of_other(&mut self, service: &str) -> &mut Self {
         self.others.entry(service.into()).or_default()
+    }
+
+    /// Since when there is no way, where there was one. Who never was it, or lost it while nobody looked, need not be.
+    pub fn lost_since(&mut self, now: Duration, is_there: bool) -> Option<Duration> {
+        self.had_way |= is_there;
+        self.lost = (!is_there && self.had_way).then(|| self.lost.unwrap_or(now));
+        self.lost
     }
 
     /// Since when nothing is taken of what waits, and since when something has waited without a break.

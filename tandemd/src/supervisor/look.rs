@@ -63,8 +63,10 @@ pub struct OtherWay {
     pub service: String,
     /// What it has for guests.
     pub kind: Kind,
-    /// The way, if it is that domain's. Of disks that it serves none is known.
+    /// The way, if it is that domain's. Of disks there is none while it serves no guest's.
     pub way: Option<Way>,
+    /// That there is none is not its fault: it says that its link is down, or the service's own domain is not there.
+    pub may_be_none: bool,
 }
 
 /// A driver domain's twind, which has answered once.

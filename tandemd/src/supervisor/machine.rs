@@ -487,7 +487,7 @@ impl Machine {
         is_quick && self.settings.restart && !self.record.is_believed
     }
 
-    /// The first packets, and the twin. One of a new image through which nothing comes, or that leaves a guest without its disk, has failed.
+    /// The first packets, and the twin. One of a new image through which nothing comes, or that leaves guests without what they had, has failed.
     fn note_progress(&mut self, domain: u16, look: &Look) -> Option<Act> {
         if look.has_link {
             // It may be told after it was of use.
@@ -502,12 +502,9 @@ impl Machine {
         let is_of_use = line.has(words.came) || way.is_idle;
         let lacks_twin = self.settings.twin && !line.has("card");
         let is_late = ms(look.now).saturating_sub(line.from + line.at(words.up).unwrap_or(0)) >= ms(QUIET);
-        let left_disk = self.left_disk(look);
-        let is_whole = is_of_use && !lacks_twin && left_disk.is_none();
-        let cause = match left_disk {
-            _ if !is_of_use && self.is_missed() => Some(Cause::NothingCame { within: QUIET }),
-            which => which.map(|which| Cause::LeavesDisk { which, within: QUIET }),
-        };
+        let leaves = self.what_it_leaves(look);
+        let is_whole = is_of_use && !lacks_twin && leaves.is_none();
+        let cause = if !is_of_use && self.is_missed() { Some(Cause::NothingCame { within: QUIET }) } else { leaves };
         if let Some(cause) = cause.filter(|_| is_late) {
             // By the operator, who may let it run again.
             let is_paused = look.domain.as_ref().is_some_and(|d| d.is_paused);

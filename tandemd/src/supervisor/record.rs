@@ -123,6 +123,8 @@ pub struct Upgrade {
     pub was_probed: bool,
     /// Guests' disks that it served then.
     pub disks: Vec<Device>,
+    /// Other services whose way out it was then.
+    pub ways: Vec<String>,
 }
 
 /// How far an upgrade has come.

@@ -318,7 +318,10 @@ impl Shell {
             (Some(domain), Kind::Disk) => self.way_to_disks(domain, &all)?,
             (None, _) => None,
         };
-        let others = domain.as_ref().map_or(Vec::new(), |domain| self.other_ways(domain.id, &all));
+        let others = match &domain {
+            Some(domain) => self.other_ways(domain.id, &all)?,
+            None => Vec::new(),
+        };
         let is_its = |disk: &&ChannelDiskStatus| domain.as_ref().is_some_and(|domain| domain.id == disk.back);
         let disks = all.iter().filter(is_its).map(device_of).collect();
         let disks_without = all.iter().filter(|disk| is_missed(disk)).map(device_of).collect();
@@ -561,11 +564,12 @@ impl Shell {
 
     /// What is for outside waits for the next way out. It is no reason to stop if it cannot.
     fn drain(&mut self) {
-        let Some(switch) = self.switch else { return };
-        match self.hypervisor.drain(switch, op::DRAIN_MAX_MS) {
-            // It is gone already.
-            Ok(()) | Err(Errno::NODEV | Errno::NOENT) => {}
-            Err(error) => eprintln!("{}: packets for outside do not wait: {error}", self.service),
+        for switch in self.switch.into_iter().chain(self.other_services.iter().filter_map(|other| other.switch)) {
+            match self.hypervisor.drain(switch, op::DRAIN_MAX_MS) {
+                // It is gone already.
+                Ok(()) | Err(Errno::NODEV | Errno::NOENT) => {}
+                Err(error) => eprintln!("{}: packets for outside do not wait: {error}", self.service),
+            }
         }
     }
 

@@ -4,6 +4,7 @@ mod beside;
 mod desk;
 mod destroyed;
 mod disks;
+mod others;
 mod planned;
 mod snapshots;
 mod standby;
@@ -635,10 +636,12 @@ proptest! {
         events in events(),
         way in 0..4_u8,
         is_of_disks in any::<bool>(),
+        has_far in any::<bool>(),
     ) {
         let (standby, snapshot) = (way % 2, way >= 2);
         let words = if is_of_disks { &words::DISK } else { &words::NET };
         let mut world = World::of(words, Settings { standby, snapshot, ..settings() });
+        world.far = has_far.then(|| "far".into());
         for event in &events {
             match *event {
                 Event::Ends(code, by_hypervisor) => world.end(code, by_hypervisor),

@@ -82,7 +82,8 @@ impl Machine {
         self.record.going = Some(domain.id);
         let id = domain.id;
         // Of disks nothing is lost: what is not answered is asked again.
-        let sends = self.words.out.is_some() && look.way.is_some() && domain.end.is_none() && !domain.is_paused;
+        let is_way_out = self.words.out.is_some() && look.way.is_some() || Self::is_way_out_of(look).next().is_some();
+        let sends = is_way_out && domain.end.is_none() && !domain.is_paused;
         let is_followed = then != Then::Rest && self.is_followed(id, look);
         let next = if domain.is_destroyed() && !is_followed { look.now + BY_OTHERS } else { look.now };
         if domain.is_destroyed() {

@@ -4,7 +4,7 @@
 //! where that is not possible, of disks whose driver domains get their devices at their start, it goes again, and the old one is replaced by one of the new
 //! image. It has proven itself
 //! when its recovery is complete, for which something has to come by it if something did by the old one while the new one booted, and each guest's disk that
-//! the old one served has to be served. What fails before is refused, and the old image is what counts.
+//! the old one served has to be served, and each network whose way out it was has to have one. What fails before is refused, and the old image is what counts.
 
 use super::super::boot::Seen;
 use super::super::cause::Cause;
@@ -12,7 +12,6 @@ use super::super::look::{Act, Domain, Errand, Look};
 use super::super::record::{Stage, Upgrade};
 use super::super::standby::is_usable;
 use super::{Machine, Phase};
-use crate::device::Device;
 use control::Image;
 use std::time::Duration;
 
@@ -229,6 +228,7 @@ impl Machine {
             upgrade.had_come = look.way.is_some_and(|way| way.came > 0 && way.came != upgrade.came);
             upgrade.was_probed = look.is_probed;
             upgrade.disks.clone_from(&look.disks);
+            upgrade.ways = Self::is_way_out_of(look).cloned().collect();
         }
         self.fail(Cause::Upgrade, Some(domain), look)
     }
@@ -240,7 +240,7 @@ impl Machine {
     }
 
     /// The upgrade in which one of the new image has the place, or is about to.
-    fn taking(&self) -> Option<&Upgrade> {
+    pub(super) fn taking(&self) -> Option<&Upgrade> {
         self.record.upgrade.as_ref().filter(|upgrade| upgrade.stage == Stage::Takes)
     }
 
@@ -248,13 +248,6 @@ impl Machine {
     pub(super) fn is_missed(&self) -> bool {
         let asks = self.words.out.is_none();
         self.taking().is_some_and(|upgrade| asks || upgrade.had_come)
-    }
-
-    /// A guest's disk that the old one served and that nobody serves any more: one that finds only some of the media would keep the others' guests waiting
-    /// for good.
-    pub(super) fn left_disk(&self, look: &Look) -> Option<Device> {
-        let served = &self.taking()?.disks;
-        look.disks_without.iter().find(|disk| served.contains(disk)).copied()
     }
 
     /// One of the new image is of use only when its drivers have turned its devices on, as those of the old one had: not everybody has a driver for each.

@@ -14,6 +14,7 @@ impl Shell {
     /// Which domains there are, and which of them have the names of the driver domain and of the service.
     pub(super) fn find(&mut self) -> Result<()> {
         self.switch = None;
+        self.other_services.iter_mut().for_each(|service| service.switch = None);
         let all: BTreeSet<u16> =
             self.store.list("/local/domain")?.iter().filter_map(|domain| domain.parse().ok()).collect();
         for domain in self.introduced.keys().filter(|id| !all.contains(id)).copied().collect::<Vec<u16>>() {

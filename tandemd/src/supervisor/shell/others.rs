@@ -1,9 +1,10 @@
 //! A driver domain of several services: it is looked after for one of them, and serves guests of the others, too.
 
-use super::{ways, Shell};
+use super::{link_of, said_of_link, ways, Shell};
 use crate::config::{Config, Kind};
+use crate::device::Device;
 use crate::hypercall::all_disks;
-use crate::store::Change;
+use crate::store::{Change, Store};
 use crate::supervisor::look::OtherWay;
 use anyhow::{Context, Result};
 use xen_abi::channel_op::ChannelDiskStatus;
@@ -16,13 +17,15 @@ pub struct Other {
     kind: Kind,
     /// Its own domain, if that is there.
     pub domain: Option<u16>,
+    /// Its switch, if it is one of interfaces, and as far as that is known.
+    pub switch: Option<u32>,
 }
 
 /// Those of a driver domain that is looked after for `service`.
 pub fn of(config: &Config, service: &str, driver: &str) -> Vec<Other> {
     let all = config.service.iter().filter(|(_, of)| of.driver_domain.as_deref() == Some(driver));
     let others = all.filter(|(name, _)| *name != service);
-    others.map(|(name, of)| Other { name: name.clone(), kind: of.kind, domain: None }).collect()
+    others.map(|(name, of)| Other { name: name.clone(), kind: of.kind, domain: None, switch: None }).collect()
 }
 
 impl Shell {
@@ -43,12 +46,36 @@ impl Shell {
     }
 
     /// The ways of its other services, as far as they are by this domain. `disks`: all of its services'.
-    pub(super) fn other_ways(&self, domain: u16, disks: &[ChannelDiskStatus]) -> Vec<OtherWay> {
-        self.other_services
-            .iter()
-            .filter(|other| other.kind == Kind::Disk)
-            .map(|other| to_disks(other, domain, disks))
-            .collect()
+    pub(super) fn other_ways(&mut self, domain: u16, disks: &[ChannelDiskStatus]) -> Result<Vec<OtherWay>> {
+        let mut services = std::mem::take(&mut self.other_services);
+        let ways = services.iter_mut().map(|other| match other.kind {
+            Kind::Disk => Ok(to_disks(other, domain, disks)),
+            Kind::Net => self.other_way_out(other, domain),
+        });
+        let ways = ways.collect();
+        self.other_services = services;
+        ways
+    }
+
+    fn other_way_out(&mut self, other: &mut Other, domain: u16) -> Result<OtherWay> {
+        let found = self.way_out(&other.name, &mut other.switch)?.filter(|way| way.domain == domain);
+        let may_be_none = match other.domain {
+            Some(served) if found.is_none() => {
+                link_at(served, domain, &mut self.store)?.is_some_and(|said| said == "down")
+            }
+            served => served.is_none(),
+        };
+        let way = found.as_ref().map(ways::through);
+        Ok(OtherWay { service: other.name.clone(), kind: other.kind, way, may_be_none })
+    }
+}
+
+/// What a driver domain says of the link of its interface at the service that has this domain, if it does. Only what others cannot write is listed.
+pub fn link_at(served: u16, domain: u16, store: &mut impl Store) -> Result<Option<String>> {
+    let all = store.list(&format!("/local/domain/{served}/backend/vif/{domain}"))?;
+    match all.iter().find_map(|number| number.parse().ok()) {
+        Some(number) => said_of_link(Device { guest: domain, number }, store),
+        None => store.read(&link_of(domain)),
     }
 }
 
@@ -71,13 +98,14 @@ fn of_disks(kind: Kind, served: Option<u16>, others: &[Other]) -> Vec<u16> {
 /// The way to another service's disks.
 fn to_disks(other: &Other, domain: u16, disks: &[ChannelDiskStatus]) -> OtherWay {
     let own = disks.iter().filter(|disk| Some(disk.backend) == other.domain);
-    OtherWay { service: other.name.clone(), kind: other.kind, way: ways::to_disks(domain, own) }
+    OtherWay { service: other.name.clone(), kind: other.kind, way: ways::to_disks(domain, own), may_be_none: true }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{taken_by, waits_for};
     use super::*;
+    use crate::fake_store::Nodes;
     use xen_abi::channel_op as op;
 
     fn config() -> Config {
@@ -116,6 +144,21 @@ mod tests {
         assert_eq!((waits.queue.overdue_for.as_nanos(), waits.has_lied, waits.has_lost), (4000, false, false));
         assert!(way(2, 7).is_some_and(|way| way.has_lied && way.is_idle && !way.has_lost));
         assert_eq!((way(2, 8), way(0, 9)), (None, None), "it serves none of these");
+    }
+
+    #[test]
+    fn a_link_that_is_down_is_that_of_one_interface_or_of_all() {
+        let mut store = Nodes::default();
+        store.set("/local/domain/3/backend/vif/7/0/state", "4");
+        store.set("/local/domain/4/backend/vif/7/1/state", "4");
+        let said = |store: &mut Nodes| [3, 4, 5].map(|served| link_at(served, 7, store).unwrap());
+        assert_eq!(said(&mut store), [None, None, None]);
+        store.set("/local/domain/7/data/link", "up");
+        assert_eq!(said(&mut store), [Some("up".into()), Some("up".into()), Some("up".into())]);
+        store.set("/local/domain/7/data/link-1", "down");
+        assert_eq!(said(&mut store), [Some("up".into()), Some("down".into()), Some("up".into())]);
+        store.remove("/local/domain/7/data/link");
+        assert_eq!(said(&mut store), [None, Some("down".into()), None]);
     }
 
     #[test]

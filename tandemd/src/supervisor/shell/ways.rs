@@ -1,6 +1,7 @@
 //! What a look finds out of a domain, and of the way of a service that it may be.
 
-use super::{link_of, Shell, ANSWERS, ASKS};
+use super::others::link_at;
+use super::{Shell, ANSWERS, ASKS};
 use crate::hypercall::{is_missed, Switches};
 use crate::store::Store;
 use crate::supervisor::health::{Beat, Queue};
@@ -9,14 +10,17 @@ use crate::supervisor::passthrough::{self, Meeting};
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use std::time::Duration;
-use xen_abi::channel_op::{self as op, ChannelDiskStatus};
+use xen_abi::channel_op::{self as op, ChannelDiskStatus, ChannelWayOut};
 use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
 
 impl Shell {
     /// Whether it has said that its link is up; who did once is not asked again.
     pub(super) fn has_link(&mut self, domain: u16) -> Result<bool> {
         if self.linked != Some(domain) {
-            let said = self.store.read(&link_of(domain))?;
+            let said = match self.served {
+                Some(served) => link_at(served, domain, &mut self.store)?,
+                None => None,
+            };
             self.linked = said.filter(|said| said == "up").map(|_| domain);
         }
         Ok(self.linked == Some(domain))
@@ -76,24 +80,30 @@ impl Shell {
 
     /// The service's way out, if it is by this domain.
     pub(super) fn way_of(&mut self, domain: u16) -> Result<Option<Way>> {
-        if self.switch.is_none() {
-            let path = format!("/tool/tandem/{}/switch", self.service);
-            self.switch = self.store.read(&path)?.and_then(|name| name.parse().ok());
+        let (service, mut switch) = (self.service.clone(), self.switch);
+        let found = self.way_out(&service, &mut switch)?.filter(|way| way.domain == domain);
+        self.switch = switch;
+        if let Some(way) = &found {
+            self.vif = way.vif;
         }
-        let way = match self.switch.map(|switch| self.hypervisor.way_out(switch)) {
-            Some(Ok(way)) if way.kind != op::WAY_OUT_NONE && way.domain == domain => way,
-            None | Some(Ok(_)) => return Ok(None),
+        Ok(found.as_ref().map(through))
+    }
+
+    /// The way out of a service, whose ever that is. `switch`: the service's, as far as that is known.
+    pub(super) fn way_out(&mut self, service: &str, switch: &mut Option<u32>) -> Result<Option<ChannelWayOut>> {
+        if switch.is_none() {
+            let path = format!("/tool/tandem/{service}/switch");
+            *switch = self.store.read(&path)?.and_then(|name| name.parse().ok());
+        }
+        match switch.map(|switch| self.hypervisor.way_out(switch)) {
+            Some(Ok(way)) => Ok(Some(way).filter(|way| way.kind != op::WAY_OUT_NONE)),
+            None => Ok(None),
             Some(Err(Errno::NOENT)) => {
-                self.switch = None;
-                return Ok(None);
+                *switch = None;
+                Ok(None)
             }
-            Some(Err(error)) => return Err(error).context("a switch's way out"),
-        };
-        self.vif = way.vif;
-        let is_card = way.kind == op::WAY_OUT_CARD;
-        let is_waiting = way.waiting > 0 || way.state & op::STATE_STALLED != 0;
-        let (queue, came) = (Queue { is_waiting, taken: way.out_packets, ..Queue::default() }, way.in_packets);
-        Ok(Some(Way { is_card, queue, came, ..Way::default() }))
+            Some(Err(error)) => Err(error).context("a switch's way out"),
+        }
     }
 
     /// The way to the service's disks, if it is by this domain: it is the back end of one, or could be and none waits for it.
@@ -113,6 +123,14 @@ impl Shell {
         let idle = Way { queue: Queue { taken: 1, ..Queue::default() }, is_idle: true, ..Way::default() };
         Ok(Some(Way { came, ..way.unwrap_or(idle) }))
     }
+}
+
+/// What a way out does.
+pub fn through(way: &ChannelWayOut) -> Way {
+    let is_card = way.kind == op::WAY_OUT_CARD;
+    let is_waiting = way.waiting > 0 || way.state & op::STATE_STALLED != 0;
+    let queue = Queue { is_waiting, taken: way.out_packets, ..Queue::default() };
+    Way { is_card, queue, came: way.in_packets, ..Way::default() }
 }
 
 /// The way to those of these disks of a service's that this domain serves, if there is one: how much it has answered is not known.

@@ -293,7 +293,7 @@ fn one_that_waits_for_its_network_may_take_its_time_to_become_ready() {
 /// A look at a driver domain that is looked after for a network, by which packets come and go, and that serves another service's disks.
 fn beside_a_network(seconds: u64, way: Option<Way>) -> Look {
     let net = Way { queue: Queue { taken: 100 * seconds, ..Queue::default() }, came: 100 * seconds, ..Way::default() };
-    let others = vec![OtherWay { service: "disk".into(), kind: Kind::Disk, way }];
+    let others = vec![OtherWay { service: "disk".into(), kind: Kind::Disk, way, may_be_none: true }];
     Look { others, ..disks_look(seconds, net) }
 }
 

@@ -228,3 +228,23 @@ fn an_image_that_leaves_another_services_disk_is_refused_though_packets_come_by_
         assert!(world.is_well() && record.failures.is_empty());
     }
 }
+
+/// It finds one of two cards.
+#[test]
+fn an_image_by_which_another_service_has_no_way_out_is_refused_though_packets_come_by_it() {
+    for is_whole in [true, false] {
+        let mut world = World::up();
+        world.far = Some("far".into());
+        world.lacks_far = !is_whole;
+        world.run(TICK);
+        world.upgrade(None).unwrap();
+        world.run(Duration::from_secs(100));
+        let record = &world.machine.record;
+        let image = if is_whole { new() } else { Image::default() };
+        assert_eq!((record.upgrades, &record.image), (1, &image), "{:?}", world.log);
+        assert_eq!(world.count("leaves-way"), u64::from(!is_whole));
+        let words = "of the new one: far, whose way out the old one was, has none within 60 s";
+        assert_eq!(record.refused, if is_whole { "" } else { words });
+        assert!(world.is_well() && record.failures.is_empty());
+    }
+}

@@ -119,6 +119,9 @@ pub struct World {
     /// Guests' disks that it serves when it is the way; and those of them that one of the new image leaves.
     pub disks: Vec<Device>,
     pub lacks_disks: Vec<Device>,
+    /// Another service whose way out it is when it is the way; and one of the new image is not.
+    pub far: Option<String>,
+    pub lacks_far: bool,
     pub log: Vec<String>,
     pub acts: Vec<Act>,
 }
@@ -170,6 +173,8 @@ impl World {
             medium_is_bad: false,
             disks: Vec::new(),
             lacks_disks: Vec::new(),
+            far: None,
+            lacks_far: false,
             log: Vec::new(),
             acts: Vec::new(),
         }

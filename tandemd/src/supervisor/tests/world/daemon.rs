@@ -1,9 +1,10 @@
 //! The daemon: it looks, does what is to be done, is told something, and is killed.
 
 use super::*;
+use crate::config::Kind;
 use crate::departure::Answer;
 use crate::supervisor::health::Queue;
-use crate::supervisor::look::{Errand, Look, Way};
+use crate::supervisor::look::{Errand, Look, OtherWay, Way};
 use control::Order;
 
 impl World {
@@ -51,10 +52,15 @@ impl World {
         let domain = if is_done { self.domain.as_ref().map(|d| d.seen(self.now)) } else { domain };
         let has_all = self.domain.as_ref().is_some_and(|d| d.has_devices);
         let does = self.domain.as_ref().map(|d| d.does);
-        let is_served = |disk: &Device| {
-            let is_new = self.domain.as_ref().is_some_and(|d| d.image == new());
-            way.is_some() && !(is_new && self.lacks_disks.contains(disk))
+        let is_new = self.domain.as_ref().is_some_and(|d| d.image == new());
+        let other = |service: &String| OtherWay {
+            service: service.clone(),
+            kind: Kind::Net,
+            way: way.filter(|_| !(is_new && self.lacks_far)).map(|way| Way { has_failed: false, ..way }),
+            may_be_none: false,
         };
+        let others = self.far.iter().map(other).collect();
+        let is_served = |disk: &Device| way.is_some() && !(is_new && self.lacks_disks.contains(disk));
         let (disks, disks_without) = self.disks.iter().partition(|disk| is_served(disk));
         let is_driven = way.is_some() && does != Some(Does::IsBlind) || does == Some(Does::Idles);
         Look {
@@ -75,7 +81,7 @@ impl World {
             has_room: self.has_room,
             clearing: self.cleared().collect(),
             way,
-            others: Vec::new(),
+            others,
             disks,
             disks_without,
             has_devices: self.has_devices && !self.lacks_another,
