@@ -35,7 +35,10 @@ pub fn begin(config: &Arc<Config>) -> Result<()> {
     let config = Arc::clone(config);
     let listener = socket::listen(Path::new(::control::TANDEMD))?;
     socket::serve(listener, move |request| {
-        let reload = matches!(request, Request::Reload { .. }).then(|| reload(&config));
+        let reload = matches!(request, Request::Reload { .. }).then(|| {
+            let (mut store, mut hypervisor) = (Client::open()?, Hypervisor::open()?);
+            reload(&config, &mut store, &mut hypervisor)
+        });
         let begins_anew = reload.transpose();
         let told = match &begins_anew {
             Ok(_) => answer(&config, request),
@@ -150,9 +153,41 @@ fn pass_on(
 
 /// Another configuration is to be taken up. If something is wrong with it the old one stays. Nothing is lost when the daemon begins anew, so
 /// that is what it does, by this program, when whoever asked has his answer.
-fn reload(config: &Config) -> Result<PathBuf> {
-    config.read_again().and_then(Config::without_troubles).context("the configuration stays as it was")?;
+fn reload(config: &Config, store: &mut impl Store, switches: &mut (impl Switches + DiskList)) -> Result<PathBuf> {
+    let next = config.read_again().and_then(Config::without_troubles);
+    let next = next.and_then(|next| deserts_nobody(config, &next, store, switches));
+    next.context("the configuration stays as it was")?;
     program(std::env::current_exe().context("the daemon's own file")?)
+}
+
+/// Fails if the next configuration lacks a service of which guests have devices: nobody would serve them, and they can have none of another name while they
+/// live. What only its driver domain has of it does not count: that gets another one with its next instance.
+pub fn deserts_nobody(
+    config: &Config,
+    next: &Config,
+    store: &mut impl Store,
+    switches: &mut (impl Switches + DiskList),
+) -> Result<()> {
+    let is_left = |name: &str, kind| next.service.get(name).is_some_and(|service| service.kind == kind);
+    for (name, of) in config.service.iter().filter(|(name, of)| !is_left(name, of.kind)) {
+        let own = of.driver_domain.iter().flat_map(|driver| {
+            let beside = [supervisor::standby_of, supervisor::candidate_of, supervisor::remains_of];
+            beside.map(|of| of(driver)).into_iter().chain([driver.clone()])
+        });
+        let own: BTreeSet<String> = own.collect();
+        let mut guests = BTreeSet::new();
+        for service in look::services(config, Some(name), store, switches)? {
+            guests.extend(service.vifs.into_iter().map(|vif| vif.guest));
+            guests.extend(service.disks.into_iter().map(|disk| disk.guest));
+        }
+        let guests: Vec<&str> = guests.difference(&own).map(String::as_str).collect();
+        ensure!(
+            guests.is_empty(),
+            "it has no service {name} any more, of which these have devices: {}; detach those first, or shut them down",
+            guests.join(", ")
+        );
+    }
+    Ok(())
 }
 
 fn begin_anew(program: &Path) {

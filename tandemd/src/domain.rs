@@ -124,11 +124,14 @@ fn xl(service: &str, arguments: &[&str]) -> Result<()> {
     run_to_its_end(service, arguments, LONGEST)?.map_err(|why| anyhow::format_err!("xl {}: {why}", arguments[0]))
 }
 
+/// With what the UUIDs of services' domains begin, and no others: people recognise it.
+pub const OF_SERVICES: &str = "74616e64-656d-8000-";
+
 /// The UUID of a service's domain: the same each time, so that it is found again.
-fn uuid(service: &str) -> String {
+pub fn uuid(service: &str) -> String {
     let hash = hash(service);
-    // Of the kind whose bits mean nothing, with a beginning that people recognise.
-    format!("74616e64-656d-8000-{:04x}-{:012x}", 0x8000 | (hash >> 48 & 0x3fff), hash & 0xffff_ffff_ffff)
+    // Of the kind whose bits mean nothing.
+    format!("{OF_SERVICES}{:04x}-{:012x}", 0x8000 | (hash >> 48 & 0x3fff), hash & 0xffff_ffff_ffff)
 }
 
 /// FNV-1a of a name.

@@ -72,10 +72,10 @@ impl Domains {
         self.begin(service, move |service| Done::Found(make(service)))
     }
 
-    /// This one is asked to go, and nobody needs it: it is ended. Who says so again and again has that tried again, some time later each time.
-    pub fn end(&mut self, service: &str, domain: u16) -> Result<()> {
+    /// This one is to go, for this reason, and nobody needs it: it is ended. Who says so again and again has that tried again, some time later each time.
+    pub fn end(&mut self, service: &str, domain: u16, why: &str) -> Result<()> {
         match self.ending.get(&domain) {
-            None => eprintln!("{service}: its domain {domain} was asked to shut down"),
+            None => eprintln!("{service}: its domain {domain} {why}"),
             Some(Ending::Again) => {}
             Some(Ending::Runs | Ending::Tried(_)) => return Ok(()),
         }
@@ -265,7 +265,7 @@ mod tests {
             }
         };
         for n in 0..3 {
-            (0..100).for_each(|_| domains.end("net", 7).unwrap());
+            (0..100).for_each(|_| domains.end("net", 7, "is to go").unwrap());
             assert_eq!((&domains.ending[&7], domains.due(now)), (&Ending::Runs, Some(now + OFTEN)));
             // Another one is found meanwhile.
             domains.want("disk").unwrap();
@@ -275,7 +275,7 @@ mod tests {
             rest(&mut domains, now);
             assert_eq!(domains.troubles["net"], "its domain 7 does not go: xl");
             // Somebody still says so, and nothing is done yet; who asks at once whether it is gone need not wait.
-            domains.end("net", 7).unwrap();
+            domains.end("net", 7, "is to go").unwrap();
             assert_eq!((&domains.ending[&7], domains.due(now)), (&Ending::Tried(now + AGAIN), Some(now + AGAIN)));
             now += AGAIN;
             assert!(domains.found(now).unwrap().is_empty());

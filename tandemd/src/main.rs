@@ -19,6 +19,7 @@ mod domain;
 mod domains;
 #[cfg(test)]
 mod fake_store;
+mod former;
 mod hypercall;
 mod kernel;
 mod list;
@@ -34,6 +35,7 @@ use anyhow::{bail, Context, Result};
 use config::{Config, Kind};
 use disk::DiskService;
 use domains::Domains;
+use former::Former;
 use hypercall::{news, Hypervisor};
 use lexopt::Arg;
 use rustix::fs::{flock, FlockOperation};
@@ -151,6 +153,10 @@ fn alone() -> Result<File> {
 fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor, domains: &mut Domains) -> Result<()> {
     let mut store = Kept::new(Client::open()?, Hypervisor::census()?)?;
     let (mut services, mut disks) = (Vec::new(), Vec::new());
+    let mut formers = Vec::new();
+    for (name, domain) in former::find(config.service.keys().map(String::as_str), &mut store, Hypervisor::census()?)? {
+        formers.push(Former::start(&name, domain, &mut store)?);
+    }
     config.service.keys().try_for_each(|name| domains.want(name))?;
     // Their driver domains are looked after whatever becomes of that.
     for (name, _) in config.service.iter().filter(|(_, service)| service.looked_after().is_some()) {
@@ -184,6 +190,22 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor, domains: &mut Domain
                 return Ok(());
             }
         }
+        let mut left = Vec::new();
+        for mut former in formers.drain(..) {
+            match former.handle(&events, &mut store)? {
+                Fate::Lives => {}
+                Fate::Gone => {
+                    domains.forget(former.domain());
+                    continue;
+                }
+                Fate::MayEnd => {
+                    let why = "is destroyed: there is no such service any more, and nobody uses it";
+                    domains.end(former.name(), former.domain(), why)?;
+                }
+            }
+            left.push(former);
+        }
+        formers = left;
     }
 }
 
@@ -224,7 +246,7 @@ fn goes_on(fate: Fate, name: &str, domain: u16, domains: &mut Domains) -> Result
             domains.forget(domain);
             return Ok(false);
         }
-        Fate::MayEnd => domains.end(name, domain)?,
+        Fate::MayEnd => domains.end(name, domain, "was asked to shut down")?,
     }
     Ok(true)
 }

@@ -5,6 +5,7 @@ mod world;
 
 use super::*;
 use crate::config::Config;
+use crate::control;
 use crate::look;
 use ::control::Mode;
 use proptest::prelude::*;
@@ -314,6 +315,32 @@ fn what_there_is_can_be_looked_at() {
     // The switch that xenstore names may be one of an earlier hypervisor's.
     world.set("/tool/tandem/net/switch", "99");
     assert_eq!(look(&world, Some("net")).unwrap()[0].switch, None);
+}
+
+#[test]
+fn no_reload_takes_a_service_away_of_which_a_guest_has_a_device() {
+    let config = |text: &str| Config::parse(text).unwrap();
+    let now = config("[service.net]\ndriver-domain = \"dd\"\n[service.lab]\n");
+    let world = World::new();
+    let reload = |next: &Config| control::deserts_nobody(&now, next, &mut world.clone(), &mut world.clone());
+    let renamed = config("[service.lan]\ndriver-domain = \"dd\"\n");
+    assert!(reload(&renamed).is_ok());
+    let mut daemon = Daemon::start(&world, Some("dd"));
+    world.set("/local/domain/7/name", "dd");
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A) && reload(&renamed).is_ok(), "only its driver domain has one");
+    world.set("/local/domain/8/name", "u1");
+    world.create(B, "00:16:3e:00:00:02", None);
+    world.settle(&mut daemon);
+    let said = reload(&renamed).unwrap_err().to_string();
+    assert!(said.contains("no service net any more") && said.contains("have devices: u1;"), "{said}");
+    let of_disks = config("[service.net]\nkind = \"disk\"\ndriver-domain = \"dd\"\n");
+    assert!(reload(&of_disks).is_err(), "it has the name, and no interfaces");
+    assert!(reload(&config("[service.net]\n")).is_ok());
+    world.detach(B);
+    world.settle(&mut daemon);
+    assert!(reload(&renamed).is_ok());
 }
 
 #[test]

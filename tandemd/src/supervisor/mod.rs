@@ -42,6 +42,8 @@ pub use choice::{Choice, Given};
 pub use given::{foresee, wants_of};
 pub use machine::upgrade::name_of as candidate_of;
 pub use orphans::begin as clear_orphans;
+#[cfg(test)]
+pub use ours::uuid as uuid_of_standby;
 pub use pci::{backs as pci_backs, is_in_backs as is_in_pci_backs, is_there as is_in_machine};
 pub use record::Record;
 pub use settings::{Settings, UNDRAINED_DISK_MS};
