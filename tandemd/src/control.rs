@@ -86,7 +86,7 @@ pub fn services(
     }
     let asked = services.iter_mut().filter(|service| service.driver_domain.is_some() && !service.is_of_disks);
     let mut asked: Vec<&mut Service> = asked.collect();
-    let places = asked.iter().map(|service| Ok((driver_domain(service, store)?, vif_of(service)))).collect();
+    let places = asked.iter().map(|service| place_of(service, store)).collect();
     for (service, said) in asked.iter_mut().zip(ask_twinds(places, UNTIL_TOLD, &Client::open)) {
         take(service, said, switches)?;
     }
@@ -132,9 +132,21 @@ fn take(service: &mut Service, said: Result<Told>, switches: &mut impl Switches)
     Ok(())
 }
 
-/// The driver domain's own interface at the service's switch.
-fn vif_of(service: &Service) -> u32 {
-    service.way_out.map_or(0, |way| way.vif)
+/// A service's driver domain, and the number of its own interface at the service's switch, by which its twind knows which twin is meant. Errors: in words, if
+/// there is none: no other service's is to be told instead.
+fn place_of(service: &Service, store: &mut impl Store) -> Result<(u16, u32)> {
+    let name = &service.name;
+    ensure!(!service.is_of_disks, "{name} is a service of disks, which have no twin");
+    let domain = driver_domain(service, store)?;
+    if let Some(way) = service.way_out.filter(|way| way.domain == domain) {
+        return Ok((domain, way.vif));
+    }
+    let own = service.domain.with_context(|| format!("the service {name} has no domain yet"))?;
+    let there = store.list(&format!("/local/domain/{own}/backend/vif/{domain}"))?;
+    let first = there.iter().filter_map(|number| number.parse().ok()).min();
+    let vif = first
+        .with_context(|| format!("the driver domain of the service {name} has no interface with backend={name}"))?;
+    Ok((domain, vif))
 }
 
 /// What only twind can do.
@@ -145,8 +157,8 @@ fn pass_on(
     switches: &mut (impl Switches + DiskList),
 ) -> Result<()> {
     let service = only(config, &request, store, switches)?;
-    let domain = driver_domain(&service, store)?;
-    let which = Which { service: None, vif: Some(vif_of(&service)), interface: request.which().interface.clone() };
+    let (domain, vif) = place_of(&service, store)?;
+    let which = Which { service: None, vif: Some(vif), interface: request.which().interface.clone() };
     tell(domain, &request.about(which), store, UNTIL_DONE)?;
     Ok(())
 }
@@ -335,6 +347,8 @@ impl Drop for Turn<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_store::Nodes;
+    use ::control::told::WayOut;
 
     #[test]
     fn a_program_that_was_replaced_is_the_new_one() {
@@ -378,6 +392,37 @@ mod tests {
         });
         assert_eq!(looked, Some(None));
         assert_eq!(turns.take(7, Duration::ZERO, || 5), Some(5));
+    }
+
+    #[test]
+    fn what_is_for_a_service_without_a_way_out_reaches_no_other_ones_twin() {
+        let mut store = Nodes::default();
+        for (domain, name) in [(1, "net"), (2, "far"), (3, "lab"), (7, "dd")] {
+            store.set(&format!("/local/domain/{domain}/name"), name);
+        }
+        for (service, vif) in [(1, 0), (2, 1)] {
+            store.set(&format!("/local/domain/{service}/backend/vif/7/{vif}/frontend"), "");
+        }
+        // That of a guest is none of the driver domain's.
+        store.set("/local/domain/3/backend/vif/8/0/frontend", "");
+        let service = |name: &str, domain| Service {
+            name: name.into(),
+            domain,
+            driver_domain: Some("dd".into()),
+            ..Service::default()
+        };
+        let mut place = |service: &Service| place_of(service, &mut store).map_err(|error| error.to_string());
+        let net = service("net", Some(1));
+        assert_eq!(place(&net), Ok((7, 0)));
+        let way_out = WayOut { domain: 7, vif: 4, ..WayOut::default() };
+        assert_eq!(place(&Service { way_out: Some(way_out), ..net.clone() }), Ok((7, 4)));
+        let others = WayOut { domain: 6, ..way_out };
+        assert_eq!(place(&Service { way_out: Some(others), ..net }), Ok((7, 0)), "the one before has it still");
+        assert_eq!(place(&service("far", Some(2))), Ok((7, 1)));
+        assert!(place(&service("lab", Some(3))).unwrap_err().contains("no interface with backend=lab"));
+        assert!(place(&service("new", None)).unwrap_err().contains("no domain yet"));
+        let disks = Service { is_of_disks: true, ..service("disk", Some(1)) };
+        assert!(place(&disks).unwrap_err().contains("no twin"));
     }
 
     /// A twind runs in each domain, and never answers.
