@@ -170,6 +170,19 @@ impl Connection {
         said.with_context(|| format!("{path} does not answer"))?;
         bail!("{path} has hung up")
     }
+
+    /// Whether the daemon hangs up within this time, as one does that ends. It has nothing more to say.
+    pub fn ends_within(&mut self, limit: Duration) -> Result<bool> {
+        self.stream.set_read_timeout(Some(limit))?;
+        let end = self.lines.fill_buf().map(<[u8]>::is_empty);
+        self.stream.set_read_timeout(Some(PATIENCE))?;
+        match end {
+            Ok(is_end) => Ok(is_end),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(true),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(false),
+            Err(error) => Err(error).with_context(|| format!("{} cannot be read", self.path.display())),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -119,6 +119,8 @@ fn run() -> Result<()> {
     let _lock = alone()?;
     supervisor::await_earlier_children();
     news::begin()?;
+    // Who orders something as soon as the socket is there is heard.
+    supervisor::open_desks(&config);
     control::begin(&config)?;
     metrics::begin(&config)?;
     supervisor::clear_orphans(&config)?;

@@ -38,7 +38,8 @@ commands:
                           the same with what its configuration says, which may have changed; other options count, too
   park [SERVICE]          in domain 0: the driver domain goes, and no other comes until unpark
   unpark [SERVICE]        in domain 0: it comes again
-  reload                  in domain 0: tandemd reads its configuration again; if something is wrong with it, the old one stays
+  reload                  in domain 0: tandemd reads its configuration again; if something is wrong with it, the old one stays. It begins anew
+                          for that, and what it tells then is shown
 
 options:
   --json                  what the daemon tells, as JSON
@@ -60,6 +61,8 @@ pub enum Wanted {
     Stats(Request),
     /// To ask this and wait for how it ends.
     Upgrade(Request),
+    /// To ask this and wait until the next daemon answers.
+    Reload(Request),
     Top(Top),
 }
 
@@ -177,7 +180,7 @@ fn command(
         ("restart" | "upgrade" | "park" | "unpark" | "reload", _) if is_driver_domain => {
             return Err(format!("{command} is for tandemd, in domain 0"));
         }
-        ("reload", _) => Wanted::Ask(Request::Reload { which: Which::default() }),
+        ("reload", _) => Wanted::Reload(Request::Reload { which: Which::default() }),
         ("upgrade", _) => Wanted::Upgrade(Request::Upgrade { which: which(rest.first()), image, as_configured }),
         ("restart", _) => Wanted::Ask(order(Order::Restart)),
         ("park", _) => Wanted::Ask(order(Order::Park)),
@@ -210,6 +213,7 @@ mod tests {
                 Wanted::Ask(request)
                 | Wanted::Stats(request)
                 | Wanted::Upgrade(request)
+                | Wanted::Reload(request)
                 | Wanted::Top(Top { request, .. }),
             ) => request,
             other => panic!("{line}: {other:?}"),

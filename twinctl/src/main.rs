@@ -3,6 +3,7 @@
 //! It asks the daemon of the domain that it runs in: tandemd or twind.
 
 mod arguments;
+mod reload;
 mod say;
 mod screen;
 mod terminal;
@@ -44,10 +45,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Wanted::Upgrade(request) => (request, false),
         Wanted::Top(top) => return top::run(&mut connection, top).map(|()| ExitCode::SUCCESS),
         Wanted::Stats(request) => (request, true),
-        Wanted::Ask(request) => (request, false),
+        Wanted::Ask(request) | Wanted::Reload(request) => (request, false),
     };
     let told = match (connection.ask(request)?, &arguments.wanted) {
         (Answer::Ok(told), Wanted::Upgrade(_)) => upgrade::wait(&arguments.socket, &told)?,
+        (Answer::Ok(_), Wanted::Reload(_)) => reload::wait(&arguments.socket, connection)?,
         (Answer::Ok(told), _) => told,
         (Answer::Error(why), _) => anyhow::bail!("{why}"),
     };

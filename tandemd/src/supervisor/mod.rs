@@ -119,6 +119,8 @@ impl Tell {
 struct Desk {
     /// Name of the driver domain.
     driver: String,
+    /// Somebody looks after it, and hears what is ordered.
+    has_begun: bool,
     /// Since when one thing after the other is done with it.
     at_work: Option<Instant>,
     /// Wishes that were not heard yet.
@@ -223,21 +225,38 @@ fn boot() -> Result<String> {
     Ok(id.trim().into())
 }
 
+/// What is ordered for driver domains that are to be looked after waits from now on until somebody does.
+pub fn open_desks(config: &Config) {
+    for (name, service) in &config.service {
+        if let Some((driver, _)) = service.looked_after() {
+            open_desk(name, driver);
+        }
+    }
+}
+
+/// Unless it is open.
+fn open_desk(service: &str, driver: &str) {
+    if desks().contains_key(service) {
+        return;
+    }
+    // Who asks before it has looked is not to hear that nothing was counted.
+    let told = record(service, driver).map(|record| told_of(&record)).unwrap_or_default();
+    desks().insert(service.into(), Desk { driver: driver.into(), told, ..Desk::default() });
+}
+
 /// Looks after a service's driver domain from now on.
 pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
     let Some((driver, settings)) = config.service.get(service).and_then(config::Service::looked_after) else {
         return Ok(());
     };
-    if desks().contains_key(service) {
+    open_desk(service, driver);
+    if desks().get_mut(service).is_none_or(|desk| std::mem::replace(&mut desk.has_begun, true)) {
         return Ok(());
     }
     // Without it nothing is remembered, and all else is done.
     if let Err(error) = std::fs::create_dir_all(RECORDS) {
         eprintln!("{service}: cannot make {RECORDS}: {error}");
     }
-    // Who asks before it has looked is not to hear that nothing was counted.
-    let told = record(service, driver).map(|record| told_of(&record)).unwrap_or_default();
-    desks().insert(service.into(), Desk { driver: driver.into(), told, ..Desk::default() });
     let (config, service) = (Arc::clone(config), service.to_string());
     let (driver, settings) = (driver.to_string(), settings.clone());
     let mut repeated = Repeated::default();

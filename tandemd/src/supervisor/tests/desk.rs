@@ -1,6 +1,8 @@
 //! Orders, and whether they are heard.
 
-use super::super::{ask, desks, forgive, look, told_of, until_mended, until_read, Desk, Place, Record, Tell, Wanted};
+use super::super::{
+    ask, desks, forgive, look, open_desks, told_of, until_mended, until_read, Desk, Place, Record, Tell, Wanted,
+};
 use super::*;
 use std::sync::mpsc;
 
@@ -14,6 +16,22 @@ fn an_order_that_is_not_heard_is_not_carried_out_later() {
     desks().insert("deaf".into(), Desk::default());
     assert!(order("deaf").unwrap_err().contains("nothing is done"));
     assert!(desks()["deaf"].wishes.is_empty());
+}
+
+#[test]
+fn who_orders_something_before_all_is_looked_at_is_heard() {
+    let config = "[service.early]\ndriver-domain = \"dd\"\n[service.early.supervise]\nconfig = \"/etc/xen/dd.cfg\"\n";
+    open_desks(&crate::config::Config::parse(&format!("{config}[service.alone]\n")).unwrap());
+    assert!(order("alone").unwrap_err().contains("nobody looks after"));
+    let asks = std::thread::spawn(|| order("early"));
+    let (_, tell) = loop {
+        if let Some(wish) = desks().get_mut("early").unwrap().wishes.pop() {
+            break wish;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    tell.send(Ok(())).unwrap();
+    assert_eq!((asks.join().unwrap(), desks()["early"].driver.as_str()), (Ok(()), "dd"));
 }
 
 #[test]
