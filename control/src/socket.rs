@@ -148,9 +148,18 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects. Errors: in words; that nobody is there.
+    /// Connects. Errors: in words; that nobody is there, or who may ask.
     pub fn open(path: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(path).with_context(|| format!("nobody serves {}", path.display()))?;
+        let stream = UnixStream::connect(path).map_err(|error| {
+            let (at, daemon) = (path.display(), path.file_stem().unwrap_or_default().to_string_lossy());
+            match error.kind() {
+                ErrorKind::PermissionDenied => anyhow::format_err!("only root may ask {at}"),
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                    anyhow::format_err!("nobody serves {at}: {daemon} does not run; `journalctl -u {daemon}` says why")
+                }
+                _ => anyhow::Error::new(error).context(format!("nobody serves {at}")),
+            }
+        })?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Self { lines: BufReader::new(stream.try_clone()?), stream, path: path.into() })
@@ -275,8 +284,10 @@ mod tests {
     #[test]
     fn what_a_dead_one_left_is_no_hindrance() {
         let path = place("left");
+        let said = || Connection::open(&path).err().unwrap().to_string();
+        assert!(said().contains("one does not run"), "nothing is there");
         drop(listen(&path).unwrap());
-        assert!(path.exists() && Connection::open(&path).is_err());
+        assert!(path.exists() && said().contains("`journalctl -u one`"));
         drop(listen(&path).unwrap());
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }

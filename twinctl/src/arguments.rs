@@ -46,7 +46,7 @@ options:
   --every SECONDS         top: from one screen to the next (1)
   --count NUMBER          top: so many screens, one below the other, and no keys
   --vif NUMBER            load, in a driver domain: which interface of its own is plugged into the hypervisor's switch (0)
-  --socket FILE           the daemon's, instead of /run/tandem/tandemd.sock (if it is there) or /run/tandem/twind.sock
+  --socket FILE           the daemon's, instead of /run/tandem/tandemd.sock (in domain 0) or /run/tandem/twind.sock
   --help
 
 It ends with 0 if that was done, with 1 if not, and with 2 if the command makes no sense.";
@@ -81,10 +81,17 @@ pub struct Arguments {
     pub is_json: bool,
 }
 
-/// The socket of the daemon of this domain.
+/// The socket of the daemon of this domain, whether that runs or not.
 pub fn place() -> PathBuf {
-    let of_control_domain = Path::new(control::TANDEMD);
-    if of_control_domain.exists() { of_control_domain } else { Path::new(control::TWIND) }.into()
+    place_below(Path::new("/"))
+}
+
+/// Linux says which domain is the control domain, if its `/proc/xen` is there.
+fn place_below(root: &Path) -> PathBuf {
+    let at = |path: &str| root.join(path.trim_start_matches('/'));
+    let is_control_domain =
+        std::fs::read_to_string(at("/proc/xen/capabilities")).is_ok_and(|said| said.contains("control_d"));
+    if is_control_domain || at(control::TANDEMD).exists() { control::TANDEMD } else { control::TWIND }.into()
 }
 
 /// Reads the command line. Errors: in words.
@@ -240,6 +247,25 @@ mod tests {
         assert_eq!(asked("load net eth1"), Request::Load { which: of_eth1 });
         let eth0 = Which { interface: Some("eth0".into()), vif: Some(2), ..Which::default() };
         assert_eq!(asked("--socket /tmp/twind.sock load eth0 --vif 2"), Request::Load { which: eth0 });
+    }
+
+    #[test]
+    fn domain_0_is_known_though_its_daemon_does_not_run() {
+        let root = std::env::temp_dir().join(format!("twinctl-place-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        assert_eq!(place_below(&root), Path::new(control::TWIND));
+        write("proc/xen/capabilities", "");
+        assert_eq!(place_below(&root), Path::new(control::TWIND), "a driver domain");
+        write("proc/xen/capabilities", "control_d\n");
+        assert_eq!(place_below(&root), Path::new(control::TANDEMD));
+        std::fs::remove_dir_all(root.join("proc")).unwrap();
+        write("run/tandem/tandemd.sock", "");
+        assert_eq!(place_below(&root), Path::new(control::TANDEMD), "who needs no /proc/xen");
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]
