@@ -133,6 +133,9 @@ pub fn parse(mut parser: Parser, place: impl Fn() -> PathBuf) -> Result<Argument
         if !is_top && (every.is_some() || count.is_some()) {
             return Err("--every and --count are for top".into());
         }
+        if is_top && is_json {
+            return Err("--json is not for top: `stats --json` has the same counts".into());
+        }
         if count == Some(0) {
             return Err("--count 0: there would be nothing to see".into());
         }
@@ -288,6 +291,7 @@ mod tests {
         refused("--count -1 top", "-1");
         refused("--count 0 top", "nothing to see");
         refused("stats --count 3", "for top");
+        refused("top --json", "stats --json");
         refused("status --every 5", "for top");
         refused("status --vif 7", "twind");
         refused("upgrade net", "--as-configured");

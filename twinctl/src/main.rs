@@ -43,7 +43,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (request, is_stats) = match &arguments.wanted {
         Wanted::Help => return Ok(ExitCode::SUCCESS),
         Wanted::Upgrade(request) => (request, false),
-        Wanted::Top(top) => return top::run(&mut connection, top).map(|()| ExitCode::SUCCESS),
+        Wanted::Top(top) => return top::run(&arguments.socket, connection, top).map(|()| ExitCode::SUCCESS),
         Wanted::Stats(request) => (request, true),
         Wanted::Ask(request) | Wanted::Reload(request) => (request, false),
     };

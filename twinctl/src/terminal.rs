@@ -1,12 +1,13 @@
 //! The terminal while `top` has it: keys come one by one and are not shown, and the screen that was there comes back.
+//!
+//! A key or a signal ends the program wherever it waits: a daemon that hangs does not answer for minutes. So both are waited for beside all else.
 
 use anyhow::{Context, Result};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{isatty, tcgetattr, tcgetwinsize, tcsetattr, LocalModes, OptionalActions, Termios};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::io::{Read, Write};
-use std::time::Duration;
 
 /// Another screen, without a cursor; and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
@@ -15,6 +16,9 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 const HOME: &str = "\x1b[H";
 const REST_OF_LINE: &str = "\x1b[K\r\n";
 const REST: &str = "\x1b[J";
+
+/// What ends it is told so, as a shell tells of who was ended by it.
+const BY_SIGNAL: i32 = 128;
 
 /// See the module.
 pub struct Terminal {
@@ -31,8 +35,20 @@ impl Terminal {
         let mut settings = before.clone();
         // Control-C ends it as `q` does, so that all is put back.
         settings.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
+        let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).context("signals")?;
         tcsetattr(stdin(), OptionalActions::Now, &settings).context("the terminal's settings")?;
         let terminal = Self { before };
+        let of_signals = terminal.before.clone();
+        std::thread::spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                end(&of_signals, BY_SIGNAL + signal);
+            }
+        });
+        let of_keys = terminal.before.clone();
+        std::thread::spawn(move || {
+            until_ended_by_a_key();
+            end(&of_keys, 0);
+        });
         write(ENTER)?;
         Ok(Some(terminal))
     }
@@ -49,20 +65,25 @@ impl Terminal {
         }
         write(&(out + REST))
     }
+}
 
-    /// Waits. `true`: a key was pressed that ends it.
-    pub fn wait(&self, time: Duration) -> Result<bool> {
-        let mut ready = [PollFd::from_borrowed_fd(stdin(), PollFlags::IN)];
-        match poll(&mut ready, Some(&Timespec::try_from(time)?)) {
-            Ok(0) | Err(Errno::INTR) => return Ok(false),
-            Ok(_) => {}
-            Err(error) => return Err(error).context("the terminal"),
+/// Reads keys until one comes that ends it, or none can come any more.
+fn until_ended_by_a_key() {
+    let is_end = |key: &u8| matches!(key, b'q' | b'Q' | 3 | 4);
+    let mut keys = [0; 16];
+    while let Ok(count @ 1..) = std::io::stdin().read(&mut keys) {
+        if keys.iter().take(count).any(is_end) {
+            return;
         }
-        let mut keys = [0; 16];
-        let count = std::io::stdin().read(&mut keys)?;
-        let is_end = |key: &u8| matches!(key, b'q' | b'Q' | 3 | 4);
-        Ok(count == 0 || keys.iter().take(count).any(is_end))
     }
+}
+
+/// Puts the terminal back and ends the program. Nobody shows anything meanwhile.
+fn end(before: &Termios, status: i32) -> ! {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(LEAVE.as_bytes()).and_then(|()| out.flush());
+    let _ = tcsetattr(stdin(), OptionalActions::Now, before);
+    std::process::exit(status)
 }
 
 impl Drop for Terminal {
