@@ -5,10 +5,12 @@ use crate::config::Config;
 use crate::control;
 use crate::hypercall::Hypervisor;
 use crate::store::Client;
+use crate::supervisor::CAUSES;
 use ::control::socket;
 use ::control::told::{Counts, Disk, LookedAfter, Service, Traffic};
 use ::control::Mode;
 use anyhow::Result;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -111,10 +113,15 @@ type Sample = (String, u64);
 pub fn text(services: &[Service]) -> String {
     let mut out = String::new();
     let each = |value: &dyn Fn(&Service) -> Vec<Sample>| services.iter().flat_map(value).collect::<Vec<Sample>>();
+    // Disks have neither a way out nor a twin.
     let mode = |of: &Service| {
         let sample =
             |mode: Mode| (labels(&[("service", &of.name), ("mode", mode.name())]), u64::from(of.mode == Some(mode)));
-        Mode::ALL.map(sample).to_vec()
+        if of.is_of_disks {
+            Vec::new()
+        } else {
+            Mode::ALL.map(sample).to_vec()
+        }
     };
     family(&mut out, "tandem_way_out_mode", "gauge", "1 for who carries packets to the outside.", &each(&mode));
     let waiting = |of: &Service| of.way_out.map(|way| (service(of), way.waiting.into())).into_iter().collect();
@@ -154,7 +161,7 @@ pub fn text(services: &[Service]) -> String {
     looked_after(&mut out, services);
     let up = |of: &Service| {
         let is_up = u64::from(of.twin.is_some());
-        of.driver_domain.iter().map(|_| (service(of), is_up)).collect()
+        of.driver_domain.iter().filter(|_| !of.is_of_disks).map(|_| (service(of), is_up)).collect()
     };
     family(&mut out, "tandem_twin_known", "gauge", "1 if the driver domain's twind tells of the twin.", &each(&up));
     let aborts = |of: &Service| of.twin.iter().map(|twin| (service(of), twin.aborts)).collect();
@@ -184,7 +191,10 @@ fn looked_after(out: &mut String, services: &[Service]) {
     let help = "1 for what the driver domain does that is looked after.";
     family(out, "tandem_driver_domain_state", "gauge", help, &each(&state));
     let ends = |of: &Service, told: &LookedAfter| {
-        told.ends().map(|(cause, count)| (labels(&[("service", &of.name), ("cause", cause)]), count)).collect()
+        // A counter that comes with the first end would hide that one from who asks by how much it has grown.
+        let mut all: BTreeMap<&str, u64> = CAUSES.map(|cause| (cause, 0)).into();
+        all.extend(told.ends());
+        all.into_iter().map(|(cause, count)| (labels(&[("service", &of.name), ("cause", cause)]), count)).collect()
     };
     family(out, "tandem_driver_domain_ends_total", "counter", "Instances that had to go, by cause.", &each(&ends));
     for (name, what, help) in [

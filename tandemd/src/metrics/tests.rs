@@ -121,7 +121,9 @@ fn services() -> Vec<Service> {
         empty_reads: 3,
         ..Disk::default()
     };
-    let disks = Service { name: "disk".into(), is_of_disks: true, disks: vec![disk], ..Service::default() };
+    let driver_domain = Some("dd-disk".into());
+    let disks =
+        Service { name: "disk".into(), driver_domain, is_of_disks: true, disks: vec![disk], ..Service::default() };
     vec![net, Service { name: "lab".into(), ..Service::default() }, disks]
 }
 
@@ -138,6 +140,9 @@ fn what_was_counted_can_be_scraped() {
     assert_eq!(value("tandem_way_out_waiting_packets", &net), Some(3.0));
     assert_eq!(value("tandem_way_out_mode", &[("service", "net"), ("mode", "twin-mirror")]), Some(1.0));
     assert_eq!(value("tandem_way_out_mode", &[("service", "lab"), ("mode", "vm")]), Some(0.0));
+    let of_disk = |name: &str| value(name, &[("service", "disk")]);
+    assert_eq!(value("tandem_way_out_mode", &[("service", "disk"), ("mode", "vm")]), None, "disks have no way out");
+    assert_eq!((of_disk("tandem_twin_known"), value("tandem_twin_known", &net)), (None, Some(1.0)));
     let u2 = [("service", "net"), ("guest", "u2"), ("vif", "0")];
     assert_eq!(value("tandem_vif_transmit_lost_packets_total", &u2), Some(1.0));
     assert_eq!(value("tandem_twin_cycles_total", &net), Some((1_u64 << 60) as f64));
@@ -156,6 +161,7 @@ fn what_was_counted_can_be_scraped() {
     assert_eq!((state("parked"), state("up")), (Some(1.0), Some(0.0)));
     let ends = |cause: &str| value("tandem_driver_domain_ends_total", &[("service", "net"), ("cause", cause)]);
     assert_eq!((ends("wedged"), ends("recovered")), (Some(2.0), None));
+    assert_eq!((ends("panicked"), ends("overdue")), (Some(0.0), Some(0.0)), "what grows was there before");
     assert_eq!(value("tandem_driver_domain_recoveries_total", &net), Some(3.0));
     assert_eq!(value("tandem_driver_domain_recoveries_without_twin_total", &net), Some(0.0));
     assert_eq!(value("tandem_driver_domain_standby_ready", &net), Some(1.0));

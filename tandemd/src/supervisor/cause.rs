@@ -77,6 +77,40 @@ pub enum Cause {
     },
 }
 
+/// All names of causes, each once.
+pub const NAMES: [&str; 30] = [
+    "panicked",
+    "out-of-memory",
+    "crashed",
+    "watchdog",
+    "destroyed",
+    "rebooted",
+    "powered-off",
+    "wedged",
+    "undrained",
+    "overdue",
+    "silent",
+    "dma-fault",
+    "empty-read",
+    "bad-ring",
+    "failed-request",
+    "device-gone",
+    "not-started",
+    "not-ready",
+    "not-probed",
+    "not-connected",
+    "nothing-came",
+    "leaves-disk",
+    "leaves-way",
+    "way-lost",
+    "aged",
+    "short-of-memory",
+    "twind-silent",
+    "restart",
+    "upgrade",
+    "park",
+];
+
 impl Cause {
     /// What is wrong, whichever service's way that is.
     pub fn itself(&self) -> &Self {
@@ -86,7 +120,7 @@ impl Cause {
         }
     }
 
-    /// Its counter.
+    /// Its counter, one of [`NAMES`].
     pub fn name(&self) -> &'static str {
         match self {
             Self::Panicked => "panicked",
@@ -232,5 +266,19 @@ impl Cause {
     /// Whether it is held against the driver domain. One reboot is as good as none, as one failure is; one after the other leaves guests without.
     pub fn is_failure(&self) -> bool {
         !self.is_order() && !matches!(self.itself(), Self::PoweredOff { .. } | Self::FailedRequest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NAMES;
+
+    #[test]
+    fn all_names_are_listed() {
+        let source = include_str!("cause.rs");
+        let (_, from) = source.split_once("pub fn name").unwrap();
+        let (body, _) = from.split_once("pub fn describe").unwrap();
+        let said: Vec<&str> = body.lines().filter_map(|line| line.split_once("=> \"")?.1.split('"').next()).collect();
+        assert_eq!(said, NAMES);
     }
 }

@@ -38,6 +38,7 @@ mod toolstack;
 mod words;
 mod xl_config;
 
+pub use cause::NAMES as CAUSES;
 pub use choice::{Choice, Given};
 pub use given::{foresee, wants_of};
 pub use machine::upgrade::name_of as candidate_of;
