@@ -14,6 +14,12 @@ pub use anyhow::Error;
 pub use request::{Image, Mode, Order, Request};
 pub use told::{Answer, Told};
 
+/// What a program of this name says of its version, which is that of all of Tandem. The hypervisor says its own when it boots.
+#[must_use]
+pub fn version(program: &str) -> String {
+    format!("{program} {}", env!("CARGO_PKG_VERSION"))
+}
+
 /// Where the sockets are.
 pub const RUN: &str = "/run/tandem";
 /// tandemd's socket, in domain 0.

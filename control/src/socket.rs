@@ -119,7 +119,12 @@ fn converse<R: Into<Reply>>(
             }
             Err(error) => return Err(error),
         }
-        let Some(line) = line(&mut lines, MAX_REQUEST)? else { return Ok(()) };
+        let line = match whole_line(&mut lines, MAX_REQUEST)? {
+            Ok(line) => line,
+            Err(None) => return Ok(()),
+            // What follows cannot be told from the rest of it.
+            Err(Some(why)) => return stream.write_all(format!("{}\n", Answer::Error(why).line()).as_bytes()),
+        };
         let reply =
             Request::parse(&line).map_or_else(|why| Answer::Error(why).into(), |request| handle(request).into());
         let is_told = stream.write_all(format!("{}\n", reply.answer.line()).as_bytes());
@@ -132,12 +137,21 @@ fn converse<R: Into<Reply>>(
 
 /// The next line without its end; `None` at the end, and for one that is too long.
 fn line(from: &mut impl BufRead, limit: u64) -> std::io::Result<Option<String>> {
+    Ok(whole_line(from, limit)?.ok())
+}
+
+/// The next line without its end. The inner error: there is none, and why that is wrong, if it is.
+fn whole_line(from: &mut impl BufRead, limit: u64) -> std::io::Result<Result<String, Option<String>>> {
     let mut bytes = Vec::new();
     from.take(limit).read_until(b'\n', &mut bytes)?;
-    if bytes.pop() != Some(b'\n') {
-        return Ok(None);
-    }
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    Ok(match bytes.pop() {
+        Some(b'\n') => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Some(_) if bytes.len() as u64 + 1 == limit => {
+            Err(Some(format!("not a request: a line has {limit} bytes at most")))
+        }
+        Some(_) => Err(Some("not a request: a line ends with a newline".into())),
+        None => Err(None),
+    })
 }
 
 /// A connection to a daemon.
@@ -270,14 +284,22 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_ends_the_connection() {
+    fn what_is_no_whole_line_is_answered_and_ends_the_connection() {
         let path = place("endless");
-        serve(listen(&path).unwrap(), |_| Answer::Error(String::new()));
+        serve(listen(&path).unwrap(), |_| Answer::Error("served".into()));
+        for (says, words) in [(vec![b'x'; 1 << 17], "at most"), (br#"{"command":"status"}"#.to_vec(), "newline")] {
+            let mut connection = Connection::open(&path).unwrap();
+            let _ = connection.stream.write_all(&says);
+            let _ = connection.stream.shutdown(std::net::Shutdown::Write);
+            let said = line(&mut connection.lines, MAX_ANSWER).unwrap().unwrap();
+            assert!(matches!(Answer::parse(&said), Ok(Answer::Error(why)) if why.contains(words)), "{said}");
+            // What was not read resets the connection, or it ends.
+            assert!(!matches!(line(&mut connection.lines, MAX_ANSWER), Ok(Some(_))));
+        }
+        // Who says nothing is told nothing.
         let mut connection = Connection::open(&path).unwrap();
-        let long = vec![b'x'; 1 << 17];
-        let _ = connection.stream.write_all(&long);
-        // What was not read resets the connection, or it ends.
-        assert!(!matches!(line(&mut connection.lines, MAX_ANSWER), Ok(Some(_))));
+        connection.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(line(&mut connection.lines, MAX_ANSWER).unwrap(), None);
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 

@@ -3,7 +3,7 @@
 //! Each connection has a thread of its own, with its own connections to xenstore and to the hypervisor, so what the daemon itself
 //! does (`service`) waits for nobody here. There is no state but the configuration.
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::hypercall::{DiskList, Hypervisor, Switches};
 use crate::look;
 use crate::store::{Client, Store};
@@ -59,11 +59,13 @@ fn answer(config: &Config, request: Request) -> Result<Told> {
         Request::Status { .. } | Request::Reload { .. } => {}
         Request::DriverDomain { order, .. } => {
             let service = only(config, &request, &mut store, &mut hypervisor)?;
+            is_looked_after_here(config, &service.name)?;
             supervisor::ask(&service.name, Wanted::Order(order)).map_err(anyhow::Error::msg)?;
         }
         Request::Upgrade { ref image, as_configured, .. } => {
             check(image, as_configured)?;
             let service = only(config, &request, &mut store, &mut hypervisor)?;
+            is_looked_after_here(config, &service.name)?;
             let wanted = Wanted::Upgrade(image.clone(), as_configured);
             supervisor::ask(&service.name, wanted).map_err(anyhow::Error::msg)?;
         }
@@ -231,6 +233,20 @@ fn check(image: &Image, as_configured: bool) -> Result<()> {
         ensure!(file.is_file() && file.len() > 0, "{what} {path}: it is no file, or empty");
     }
     Ok(())
+}
+
+/// Fails if a service's driver domain is looked after for another one, and says for which.
+fn is_looked_after_here(config: &Config, name: &str) -> Result<()> {
+    let of = |name| config.service.get(name).and_then(|service| service.driver_domain.as_deref());
+    let Some(driver) = of(name) else { return Ok(()) };
+    let looks_after = |service: &config::Service| service.looked_after().is_some_and(|(other, _)| other == driver);
+    if config.service.get(name).is_some_and(looks_after) {
+        return Ok(());
+    }
+    match config.service.iter().find(|(_, service)| looks_after(service)) {
+        Some((other, _)) => bail!("{driver}, the driver domain of {name}, is looked after for {other}: say {other}"),
+        None => Ok(()),
+    }
 }
 
 /// The one service that is meant.
@@ -423,6 +439,18 @@ mod tests {
         assert!(place(&service("new", None)).unwrap_err().contains("no domain yet"));
         let disks = Service { is_of_disks: true, ..service("disk", Some(1)) };
         assert!(place(&disks).unwrap_err().contains("no twin"));
+    }
+
+    #[test]
+    fn who_is_looked_after_for_another_service_is_ordered_about_by_that_one() {
+        let config = Config::parse(
+            "[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\n\
+             [service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\n[service.far]\ndriver-domain = \"other\"\n[service.lab]\n",
+        );
+        let config = config.unwrap();
+        let said = |name| is_looked_after_here(&config, name).map_err(|error| error.to_string());
+        assert!(said("disk").unwrap_err().ends_with("looked after for net: say net"));
+        assert_eq!((said("net"), said("far"), said("lab")), (Ok(()), Ok(()), Ok(())), "nobody does, or it does");
     }
 
     /// A twind runs in each domain, and never answers.

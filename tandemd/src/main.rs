@@ -49,7 +49,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-usage: tandemd [--config PATH] [--check | --list | --wait]
+usage: tandemd [--config PATH] [--check | --list | --wait | --version]
 Serves guests' network interfaces and disks that have one of its services as their back end (vif = ['backend=net']), and looks after
 driver domains. Without --check, --list and --wait it is the daemon. Its log is its standard error; twinctl asks it, and orders it about.
   --config PATH   a file, or a directory with files *.toml, instead of /etc/tandem
@@ -87,6 +87,10 @@ fn run() -> Result<()> {
             Arg::Long("wait") => is_wait = true,
             Arg::Long("help") | Arg::Short('h') => {
                 log::show(&format!("{HELP}\n"))?;
+                return Ok(());
+            }
+            Arg::Long("version") => {
+                log::show(&format!("{}\n", ::control::version("tandemd")))?;
                 return Ok(());
             }
             other => bail!("{}\n{HELP}", other.unexpected()),

@@ -176,7 +176,7 @@ pub fn text(services: &[Service]) -> String {
 }
 
 /// What a driver domain that is looked after may be doing.
-const STATES: [&str; 6] = ["up", "starting", "going", "waiting", "off", "parked"];
+const STATES: [&str; 7] = ["up", "starting", "going", "waiting", "off", "parked", "unknown"];
 
 /// Driver domains that are started again when they fail.
 fn looked_after(out: &mut String, services: &[Service]) {

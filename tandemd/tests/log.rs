@@ -1,7 +1,13 @@
-//! The daemon goes on when its log cannot be written. This is its program: it says something and ends as it would have.
+//! The daemon says which it is. It goes on when its log cannot be written. This is its program: it says something and ends as it would have.
 
 use std::fs::File;
 use std::process::Command;
+
+#[test]
+fn it_says_its_version() {
+    let out = Command::new(env!("CARGO_BIN_EXE_tandemd")).arg("--version").output().unwrap();
+    assert_eq!(String::from_utf8(out.stdout).unwrap(), concat!("tandemd ", env!("CARGO_PKG_VERSION"), "\n"));
+}
 
 #[test]
 fn a_log_that_cannot_be_written_ends_nothing() {

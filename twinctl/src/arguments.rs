@@ -48,6 +48,7 @@ options:
   --vif NUMBER            load, in a driver domain: which interface of its own is plugged into the hypervisor's switch (0)
   --socket FILE           the daemon's, instead of /run/tandem/tandemd.sock (in domain 0) or /run/tandem/twind.sock
   --help
+  --version
 
 It ends with 0 if that was done, with 1 if not, and with 2 if the command makes no sense.";
 
@@ -55,6 +56,7 @@ It ends with 0 if that was done, with 1 if not, and with 2 if the command makes 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wanted {
     Help,
+    Version,
     /// To ask this and say what there is.
     Ask(Request),
     /// To ask this and say what was counted.
@@ -99,10 +101,11 @@ pub fn parse(mut parser: Parser, place: impl Fn() -> PathBuf) -> Result<Argument
     let mut words = Vec::new();
     let (mut socket, mut is_json, mut every, mut count, mut vif) = (None, false, None, None, None);
     let (mut image, mut as_configured) = (Image::default(), false);
-    let mut read = || -> Result<bool, lexopt::Error> {
+    let mut read = || -> Result<Option<Wanted>, lexopt::Error> {
         while let Some(arg) = parser.next()? {
             match arg {
-                Arg::Long("help") | Arg::Short('h') => return Ok(true),
+                Arg::Long("help") | Arg::Short('h') => return Ok(Some(Wanted::Help)),
+                Arg::Long("version") => return Ok(Some(Wanted::Version)),
                 Arg::Long("json") => is_json = true,
                 Arg::Long("socket") => socket = Some(PathBuf::from(parser.value()?)),
                 Arg::Long("every") => every = Some(parser.value()?.parse::<f64>()?),
@@ -116,14 +119,14 @@ pub fn parse(mut parser: Parser, place: impl Fn() -> PathBuf) -> Result<Argument
                 other => return Err(other.unexpected()),
             }
         }
-        Ok(false)
+        Ok(None)
     };
-    let is_help = read().map_err(|error| format!("{error}; twinctl --help says what there is"))?;
+    let about = read().map_err(|error| format!("{error}; twinctl --help says what there is"))?;
     let socket = socket.unwrap_or_else(place);
     // Its name says which daemon's it is.
     let is_driver_domain = socket.ends_with(Path::new(control::TWIND).file_name().unwrap_or_default());
-    let wanted = if is_help {
-        Wanted::Help
+    let wanted = if let Some(about) = about {
+        about
     } else {
         let which = |name: Option<&String>| match (name.cloned(), is_driver_domain) {
             (interface, true) => Which { interface, vif, ..Which::default() },
@@ -301,5 +304,6 @@ mod tests {
         refused("upgrade net lab --kernel /k", "lab");
         refused("--fast", "--fast");
         assert_eq!(parsed("--help").unwrap().wanted, Wanted::Help);
+        assert_eq!(parsed("status --version").unwrap().wanted, Wanted::Version);
     }
 }

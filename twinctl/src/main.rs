@@ -19,6 +19,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let arguments = match arguments::parse(lexopt::Parser::from_env(), arguments::place) {
         Ok(Arguments { wanted: Wanted::Help, .. }) => return print(arguments::HELP),
+        Ok(Arguments { wanted: Wanted::Version, .. }) => return print(&control::version("twinctl")),
         Ok(arguments) => arguments,
         Err(why) => {
             eprintln!("twinctl: {why}");
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut connection = Connection::open(&arguments.socket)?;
     let (request, is_stats) = match &arguments.wanted {
-        Wanted::Help => return Ok(ExitCode::SUCCESS),
+        Wanted::Help | Wanted::Version => return Ok(ExitCode::SUCCESS),
         Wanted::Upgrade(request) => (request, false),
         Wanted::Top(top) => return top::run(&arguments.socket, connection, top).map(|()| ExitCode::SUCCESS),
         Wanted::Stats(request) => (request, true),

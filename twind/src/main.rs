@@ -46,7 +46,8 @@ into the hypervisor's switch as its way out (0).
   --wait DRIVER     the interfaces may come later; meanwhile the twin of this driver is made. It is a module, or several with commas
                     between them, which are loaded, and the first interface's
   --socket FILE     where twinctl asks, instead of /run/tandem/twind.sock
-  --try COUNT       calls the twin's interrupt handlers so often, says what came of it, and ends";
+  --try COUNT       calls the twin's interrupt handlers so often, says what came of it, and ends
+  --version         says which it is, and ends";
 
 struct Arguments {
     interfaces: Vec<(String, Option<u32>)>,
@@ -70,7 +71,7 @@ fn arguments() -> Result<Option<Arguments>, String> {
         waits: None,
     };
     let mut parser = lexopt::Parser::from_env();
-    let mut parse = || -> Result<bool, lexopt::Error> {
+    let mut parse = || -> Result<Option<String>, lexopt::Error> {
         while let Some(arg) = parser.next()? {
             match arg {
                 Arg::Long("interface") | Arg::Short('i') => out.interfaces.push(named(&parser.value()?.string()?)?),
@@ -82,14 +83,15 @@ fn arguments() -> Result<Option<Arguments>, String> {
                 }
                 Arg::Long("try") => out.tries = Some(parser.value()?.parse()?),
                 Arg::Long("mode") => out.mode = Mode::named(&parser.value()?.string()?)?,
-                Arg::Long("help") | Arg::Short('h') => return Ok(true),
+                Arg::Long("help") | Arg::Short('h') => return Ok(Some(HELP.into())),
+                Arg::Long("version") => return Ok(Some(::control::version("twind"))),
                 other => return Err(other.unexpected()),
             }
         }
-        Ok(false)
+        Ok(None)
     };
-    if parse().map_err(|e| e.to_string())? {
-        println!("{HELP}");
+    if let Some(about) = parse().map_err(|e| e.to_string())? {
+        println!("{about}");
         return Ok(None);
     }
     if out.interfaces.is_empty() {

@@ -73,6 +73,8 @@ use std::path::Path;
 use std::sync::{mpsc, Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// What a driver domain does at which nobody has looked yet.
+const NOT_LOOKED: &str = "unknown";
 /// Where records are.
 const RECORDS: &str = "/var/lib/tandem";
 /// Told by Linux; another one after each start of the machine.
@@ -242,6 +244,7 @@ fn open_desk(service: &str, driver: &str) {
     }
     // Who asks before it has looked is not to hear that nothing was counted.
     let told = record(service, driver).map(|record| told_of(&record)).unwrap_or_default();
+    let told = LookedAfter { state: NOT_LOOKED.into(), ..told };
     desks().insert(service.into(), Desk { driver: driver.into(), told, ..Desk::default() });
 }
 

@@ -31,6 +31,7 @@ fn who_orders_something_before_all_is_looked_at_is_heard() {
         std::thread::sleep(Duration::from_millis(1));
     };
     tell.send(Ok(())).unwrap();
+    assert_eq!(look("early").unwrap().state, "unknown");
     assert_eq!((asks.join().unwrap(), desks()["early"].driver.as_str()), (Ok(()), "dd"));
 }
 
