@@ -9,6 +9,7 @@ pub mod request;
 pub mod socket;
 pub mod store;
 pub mod told;
+pub mod watchdog;
 
 pub use anyhow::Error;
 pub use request::{Image, Mode, Order, Request};

@@ -26,11 +26,12 @@ mod list;
 mod look;
 mod metrics;
 mod often;
+mod pulses;
 mod service;
 mod supervisor;
 
-use ::control::log;
 use ::control::store::{self, Client, Kept, Store};
+use ::control::{log, watchdog};
 use anyhow::{bail, Context, Result};
 use config::{Config, Kind};
 use disk::DiskService;
@@ -42,7 +43,6 @@ use rustix::fs::{flock, FlockOperation};
 use rustix::io::Errno;
 use service::{Fate, Service};
 use std::fs::File;
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -62,6 +62,8 @@ driver domains. Without --check, --list and --wait it is the daemon. Its log is 
 const UNTIL_SERVED: Duration = Duration::from_secs(30);
 /// So often is looked meanwhile who is there. Those that are there are served.
 const A_MOMENT: Duration = Duration::from_millis(5);
+/// It goes round so often at least, though nothing happens.
+const ROUND: Duration = Duration::from_secs(20);
 /// Held by the daemon that runs.
 const LOCK: &str = "/run/tandem/tandemd.lock";
 
@@ -121,6 +123,8 @@ fn run() -> Result<()> {
         return Ok(());
     }
     let _lock = alone()?;
+    // Whoever was here before may have been watched.
+    watchdog::begin(pulses::all_go_round, log::error);
     supervisor::await_earlier_children();
     news::begin()?;
     // Who orders something as soon as the socket is there is heard.
@@ -171,6 +175,7 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor, domains: &mut Domain
     let begin = Instant::now();
     let mut is_ready = false;
     loop {
+        pulses::pass("the daemon's own loop");
         if !is_ready && (!domains.are_asked_for() || begin.elapsed() >= UNTIL_SERVED) {
             domains.tell_who_is_late();
             notify_ready();
@@ -178,7 +183,7 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor, domains: &mut Domain
         }
         let now = Instant::now();
         let due = services.iter().filter_map(Service::due).chain(disks.iter().filter_map(DiskService::due));
-        let due = due.chain(domains.due(now)).chain((!is_ready).then(|| now + A_MOMENT)).min();
+        let due = due.chain(domains.due(now)).chain((!is_ready).then(|| now + A_MOMENT)).chain([now + ROUND]).min();
         let events = store.next_events(due.map(|due| due.saturating_duration_since(Instant::now())))?;
         take_up(config, domains, (&mut services, &mut disks), &mut store, hypervisor)?;
         for service in &mut services {
@@ -259,9 +264,7 @@ fn goes_on(fate: Fate, name: &str, domain: u16, domains: &mut Domains) -> Result
 
 /// Tells who started us, if that is systemd, that guests may come.
 fn notify_ready() {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", path));
-    if let Err(error) = sent {
+    if let Err(error) = watchdog::tell_ready() {
         eprintln!("tandemd: systemd cannot be told: {error}");
     }
 }
@@ -290,6 +293,16 @@ mod tests {
         // By default systemd gives up after the fifth time in ten seconds.
         let (general, service) = unit.split_once("[Service]").unwrap();
         assert!(general.contains("\nStartLimitIntervalSec=0\n") && service.contains("\nRestart=always\n"));
+    }
+
+    #[test]
+    fn one_that_hangs_is_started_again_but_not_one_that_only_takes_long() {
+        let unit = include_str!("../tandemd.service");
+        let service = unit.split_once("[Service]").unwrap().1;
+        let said = service.lines().find_map(|line| line.strip_prefix("WatchdogSec=")).unwrap();
+        let limit: u64 = said.parse().unwrap();
+        // Who goes round seldom is told of in time, several times.
+        assert!(limit >= 300 && UNTIL_SERVED.as_secs() < limit && 10 * ROUND.as_secs() < limit);
     }
 
     #[test]

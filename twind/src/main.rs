@@ -19,10 +19,9 @@ mod control;
 mod live;
 mod tell;
 mod twin;
-mod watchdog;
 
 use ::control::request::Mode;
-use ::control::socket;
+use ::control::{log, socket, watchdog};
 use control::Twins;
 use live::Live;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -155,7 +154,13 @@ fn run() -> Result<(), String> {
     let twins = Twins::default();
     if arguments.tries.is_none() {
         control::not_yet(&arguments.socket);
-        watchdog::begin(&twins);
+        // What hangs is no more when the file of the kernel module is closed with the process: Linux has the card then, and the next daemon makes the twin anew.
+        let watched = twins.clone();
+        let works = move || {
+            watched.wait_for_all();
+            true
+        };
+        watchdog::begin(works, log::output);
     }
     let is_alone = arguments.interfaces.len() == 1;
     let mut begun = Vec::new();

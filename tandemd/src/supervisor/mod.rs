@@ -57,6 +57,7 @@ pub use toolstack::run_to_its_end;
 
 use crate::config::{self, Config};
 use crate::domain::RUN;
+use crate::pulses;
 use crate::service::name_of;
 use crate::store::{Client, Store};
 use anyhow::{bail, Context, Result};
@@ -265,6 +266,7 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
     let (driver, settings) = (driver.to_string(), settings.clone());
     let mut repeated = Repeated::default();
     let run = move || loop {
+        pulses::pass(&service);
         let done = until_startable(&config, &service, &driver)
             .and_then(|()| until_read(&service, &driver, &place(&service), &boot()?))
             .and_then(|()| look_after(&config, &service, &driver, &settings));
@@ -338,6 +340,7 @@ fn until_mended(
 ) -> Tell {
     eprintln!("{service}: {driver}: parked: {why}");
     loop {
+        pulses::pass(service);
         let mut wishes = Vec::new();
         if let Some(desk) = desks().get_mut(service) {
             (desk.told.state, desk.told.why) = (PARKED.into(), Some(why.clone()));
@@ -390,6 +393,7 @@ fn look_after(config: &Config, service: &str, driver: &str, settings: &Settings)
     let mut machine = Machine::new(settings.clone(), words, record.clone());
     let mut paper = Paper::new(place(service), record);
     loop {
+        pulses::pass(service);
         let mut look = shell.look(machine.waits_for_all(), &machine.record.image)?;
         machine.record.given = shell.given();
         let heard = if machine.hears(&look) {

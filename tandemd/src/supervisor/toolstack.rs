@@ -15,6 +15,7 @@ use super::look::Errand;
 use super::pci;
 use super::settings::{self, Claim};
 use crate::domain::RUN;
+use crate::pulses;
 use crate::store::Store;
 use anyhow::{Context, Result};
 use std::os::unix::ffi::OsStrExt;
@@ -47,13 +48,13 @@ pub struct Toolstack {
 pub fn run_to_its_end(what: &str, arguments: &[&str], limit: Duration) -> Result<Result<(), String>> {
     let said = Path::new(RUN).join(format!("{what}.{}.alone.xl", arguments.first().unwrap_or(&"")));
     let mut process = Running::start(what, arguments, &said)?.within(limit);
-    loop {
+    pulses::aside(|| loop {
         if let Some(result) = process.end() {
             process.forget_said();
             return Ok(result);
         }
         std::thread::sleep(AGAIN);
-    }
+    })
 }
 
 /// A process that clears a domain away.
