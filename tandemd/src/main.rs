@@ -15,6 +15,7 @@ mod control;
 mod departure;
 mod device;
 mod disk;
+mod disks_up;
 mod domain;
 mod domains;
 #[cfg(test)]
@@ -56,10 +57,13 @@ driver domains. Without --check, --list and --wait it is the daemon. Its log is 
   --check         reads the configuration, says what is wrong with it, and ends. If all is right it says which device a driver domain would get that asks for
                   a kind of device, and nothing else. That its device is not in the machine is a warning
   --list          says which interfaces and disks are plugged in and what went through them, and ends
-  --wait          waits, half a minute at most, until all services' domains are there, for whoever starts guests then, and ends";
+  --wait          waits, half a minute at most, until all services' domains are there, and then 45 s at most until driver domains of disks are up that are
+                  looked after, for whoever starts guests then, and ends";
 
 /// So long whoever starts guests next waits until all services are served, but for one that cannot be.
 const UNTIL_SERVED: Duration = Duration::from_secs(30);
+/// And so long until the driver domains of disks are up.
+const UNTIL_UP: Duration = Duration::from_secs(45);
 /// So often is looked meanwhile who is there. Those that are there are served.
 const A_MOMENT: Duration = Duration::from_millis(5);
 /// It goes round so often at least, though nothing happens.
@@ -113,7 +117,9 @@ fn run() -> Result<()> {
     }
     if is_wait {
         let services = config.service.keys().map(String::as_str);
-        return domain::wait_for(services, UNTIL_SERVED, &mut Client::open()?, Hypervisor::census()?);
+        domain::wait_for(services, UNTIL_SERVED, &mut Client::open()?, Hypervisor::census()?)?;
+        let has_disks = config.service.values().any(|service| service.kind == Kind::Disk);
+        return if has_disks { disks_up::wait(UNTIL_UP) } else { Ok(()) };
     }
     let config = Arc::new(config);
     let mut hypervisor = Hypervisor::open()?;
@@ -321,6 +327,6 @@ mod tests {
         let conf = include_str!("../xendomains.conf");
         assert!(conf.contains("\n[Service]\nExecStartPre=-/usr/sbin/tandemd --wait\n"));
         // It waits for less than systemd waits for a unit.
-        assert!(super::UNTIL_SERVED.as_secs() < 90 && super::HELP.contains("--wait "));
+        assert!((super::UNTIL_SERVED + super::UNTIL_UP).as_secs() < 90 && super::HELP.contains("--wait "));
     }
 }
