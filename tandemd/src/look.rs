@@ -167,6 +167,15 @@ pub fn vifs(switches: &mut impl Switches) -> Result<Vec<ChannelStatus>> {
     }
 }
 
+/// The number that a domain has for an interface of its own, by the hypervisor's name of it. `None`: it is gone.
+pub fn number_of(vif: u32, switches: &mut impl Switches) -> Result<Option<u32>> {
+    match switches.status(vif) {
+        Ok(status) => Ok(Some(status.device)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error).context("what an interface is"),
+    }
+}
+
 fn names(store: &mut impl Store) -> Result<Names> {
     let mut names = Names::new();
     for domain in store.list("/local/domain")? {

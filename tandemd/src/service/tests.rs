@@ -6,6 +6,7 @@ mod world;
 use super::*;
 use crate::config::Config;
 use crate::control;
+use crate::hypercall::Switches;
 use crate::look;
 use ::control::Mode;
 use proptest::prelude::*;
@@ -309,6 +310,11 @@ fn what_there_is_can_be_looked_at() {
     assert_eq!(net.counts.map(|counts| (counts.packets, counts.cycles)), Some((9, 10)));
     let vifs: Vec<_> = net.vifs.iter().map(|vif| (vif.guest.as_str(), vif.number, vif.state.as_str())).collect();
     assert_eq!(vifs, [("dd", 0, "connected"), ("8", 1, "connected")]);
+    // Its twind knows it by that number, and not by the hypervisor's.
+    let way = world.clone().way_out(net.switch.unwrap()).unwrap();
+    assert_ne!(way.vif, 0);
+    let number = |vif| look::number_of(vif, &mut world.clone()).unwrap();
+    assert_eq!((number(way.vif), number(99)), (Some(0), None));
     // Somebody else's twin.
     world.has_twin(9);
     assert_eq!(look(&world, Some("net")).unwrap()[0].counts, None);

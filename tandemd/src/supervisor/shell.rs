@@ -121,9 +121,9 @@ pub struct Shell {
     /// Whether it is asked how much memory it has; what it has said, and when.
     asks_for_memory: bool,
     available: Option<(u16, Option<u64>, Duration)>,
-    /// Its twind is asked, and about this interface of its own.
+    /// Its twind is asked, and about this interface of its own: the hypervisor's name of it, and its number.
     pulse: Option<Pulse>,
-    vif: u32,
+    vif: (u32, u32),
     /// The one that waits to take its place.
     standby: Option<u16>,
     /// The one of another image that is tried.
@@ -213,7 +213,7 @@ impl Shell {
             asks_for_memory: settings.least_free_kib > 0,
             available: None,
             pulse: Self::pulse(service, settings)?,
-            vif: 0,
+            vif: (0, 0),
             standby: None,
             candidate: None,
             introduced: BTreeMap::new(),

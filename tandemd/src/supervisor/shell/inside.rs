@@ -39,7 +39,7 @@ impl Shell {
     pub(super) fn hear_twind(&self, domain: Option<&Domain>, way: Option<&Way>) -> Option<Twind> {
         let pulse = self.pulse.as_ref()?;
         let asked = domain.zip(way).filter(|(domain, _)| !domain.is_paused && domain.end.is_none());
-        pulse.follow(asked.map(|(domain, way)| (domain.id, self.vif, way.is_card)));
+        pulse.follow(asked.map(|(domain, way)| (domain.id, self.vif.1, way.is_card)));
         pulse.twind(Self::now())
     }
 

@@ -3,6 +3,7 @@
 use super::others::link_at;
 use super::{Shell, ANSWERS, ASKS};
 use crate::hypercall::{is_missed, Switches};
+use crate::look::number_of;
 use crate::store::Store;
 use crate::supervisor::health::{Beat, Queue};
 use crate::supervisor::look::{Domain, Way};
@@ -83,8 +84,10 @@ impl Shell {
         let (service, mut switch) = (self.service.clone(), self.switch);
         let found = self.way_out(&service, &mut switch)?.filter(|way| way.domain == domain);
         self.switch = switch;
-        if let Some(way) = &found {
-            self.vif = way.vif;
+        // Its twind knows it by its own number, and the hypervisor by another one for each connection.
+        if let Some(way) = found.as_ref().filter(|way| self.vif.0 != way.vif) {
+            let Some(number) = number_of(way.vif, &mut self.hypervisor)? else { return Ok(None) };
+            self.vif = (way.vif, number);
         }
         Ok(found.as_ref().map(through))
     }
