@@ -4,6 +4,7 @@
 //! is served before who is content with more (any disk), and then they are served in the order of their services' names, by ascending
 //! addresses. Who has been given a device keeps it.
 
+use super::identity::{place_of, Identity};
 use super::settings::address;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -37,7 +38,7 @@ const KINDS: [(&str, Kind); 4] =
 impl Kind {
     /// Whether a function of this class (base class, subclass and interface) is one. A floppy disk's controller is none, nor one of IDE whose registers are
     /// where a PC had them: those are not in its base addresses.
-    fn has(self, class: u32) -> bool {
+    pub fn has(self, class: u32) -> bool {
         const FLOPPY: u32 = 0x0102;
         const IDE: u32 = 0x0101;
         const IS_NATIVE: u32 = 0b101;
@@ -141,6 +142,9 @@ pub struct Given {
     pub want: String,
     /// As Linux names it.
     pub device: String,
+    /// Which card that was; nothing, if an earlier daemon has noted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
 }
 
 /// A function of a device in the machine.
@@ -153,6 +157,8 @@ pub struct Function {
     pub device: u16,
     /// One that another function has made, which goes with that.
     pub is_virtual: bool,
+    /// Which card it is.
+    pub identity: Identity,
 }
 
 /// The functions that Linux knows, by ascending addresses; `root` has `sys`.
@@ -168,7 +174,8 @@ pub fn functions(root: &Path) -> Vec<Function> {
             };
             let id = |file| number(file).and_then(|id| u16::try_from(id).ok());
             let (class, vendor, device) = (number("class")?, id("vendor")?, id("device")?);
-            Some(Function { class, vendor, device, is_virtual: entry.path().join("physfn").exists(), name })
+            let (is_virtual, identity) = (entry.path().join("physfn").exists(), Identity::read(root, &name, class));
+            Some(Function { class, vendor, device, is_virtual, identity, name })
         })
         .collect();
     // Numbers of the same length, but for segments, of which some are longer.
@@ -197,22 +204,32 @@ pub struct Choice {
     pub found: Vec<Option<String>>,
     /// Functions that would do and are not free, and why, if there is one for which nothing was found.
     pub left_out: Vec<(String, String)>,
+    /// Which cards those are that it has not named by their addresses, by devices.
+    pub identities: BTreeMap<String, Identity>,
 }
 
 impl Choice {
     /// Who asks for these, and had been given those.
     pub fn of(wants: &[Want], mut given: Vec<Given>) -> Self {
+        let mut identities = BTreeMap::new();
         let mut take = |want: &Want| {
             let at = given.iter().position(|given| given.want == want.to_string())?;
-            Some(given.remove(at).device)
+            let Given { device, identity, .. } = given.remove(at);
+            identities.extend(identity.map(|identity| (device.clone(), identity)));
+            Some(device)
         };
-        Self { found: wants.iter().map(&mut take).collect(), left_out: Vec::new() }
+        let found = wants.iter().map(&mut take).collect();
+        Self { found, left_out: Vec::new(), identities }
     }
 
     /// All that was found, and what had been asked for.
     pub fn given(&self, wants: &[Want]) -> Vec<Given> {
-        let both = wants.iter().zip(&self.found);
-        both.filter_map(|(want, found)| Some(Given { want: want.to_string(), device: found.clone()? })).collect()
+        let of = |(want, found): (&Want, &Option<String>)| {
+            let device = found.clone()?;
+            let identity = self.identities.get(&device).cloned();
+            Some(Given { want: want.to_string(), device, identity })
+        };
+        wants.iter().zip(&self.found).filter_map(of).collect()
     }
 }
 
@@ -238,20 +255,33 @@ pub fn choose(askers: &[Asker], functions: &[Function], others: &Others) -> BTre
         }
     }
     // What was given stays so.
-    let mut gone = Vec::new();
+    let (mut gone, mut replaced) = (Vec::new(), BTreeMap::new());
+    let mut known: Vec<BTreeMap<String, Identity>> = Vec::new();
     for (n, asker) in askers.iter().enumerate() {
-        let had = Choice::of(&asker.wants, asker.given.clone()).found;
+        let had = Choice::of(&asker.wants, asker.given.clone());
+        known.push(had.identities.clone());
         for (m, want) in asker.wants.iter().enumerate() {
             if found[n][m].is_some() {
                 continue;
             }
-            let Some(device) = had[m].clone() else { continue };
-            let there = functions.iter().find(|function| function.name == device);
-            // Another one may have come to its place.
-            if owners.contains_key(&device) || there.is_some_and(|there| !want.has(there)) {
+            let Some(device) = had.found[m].clone() else { continue };
+            let is_taken_up = functions.iter().any(|function| function.name == device);
+            let fitting: Vec<&Function> = functions.iter().filter(|function| want.has(function)).collect();
+            let identity = had.identities.get(&device).filter(|_| !asker.has.contains(&device));
+            let there = place_of(identity, &device, &fitting);
+            if there.is_none() && is_taken_up {
+                // Another one has come to its place, and may be put there for it.
+                replaced.insert((n, m), device);
+                continue;
+            }
+            let device = there.map_or(device, |there| there.name.clone());
+            if owners.contains_key(&device) {
                 continue;
             }
             owners.insert(device.clone(), asker.service.clone());
+            if let (Some(identity), Some(there)) = (identity, there) {
+                known[n].insert(there.name.clone(), identity.clone());
+            }
             match there {
                 None if asker.may_change => gone.push((n, m, device)),
                 _ => found[n][m] = Some(device),
@@ -264,7 +294,8 @@ pub fn choose(askers: &[Asker], functions: &[Function], others: &Others) -> BTre
     for (n, m) in open {
         let asker = &askers[n];
         let mut fitting: Vec<&Function> = functions.iter().filter(|one| asker.wants[m].has(one)).collect();
-        fitting.sort_by_key(|one| !asker.has.contains(&one.name));
+        let place = replaced.get(&(n, m));
+        fitting.sort_by_key(|one| (!asker.has.contains(&one.name), place != Some(&one.name)));
         let mut refused = Vec::new();
         let free = fitting.into_iter().find(|one| match why_not(&one.name, asker, &owners, others) {
             Some(why) => {
@@ -280,14 +311,40 @@ pub fn choose(askers: &[Asker], functions: &[Function], others: &Others) -> BTre
             // It may come back.
             found[n][m] = Some(device.clone());
         } else {
+            // In whichever order they were asked for.
+            refused.sort();
             left_out[n].extend(refused);
         }
     }
     for (asker, found) in askers.iter().zip(&mut found) {
         fill_in_order(&asker.wants, found);
     }
-    let choices = found.into_iter().zip(left_out).map(|(found, left_out)| Choice { found, left_out });
+    let choices =
+        found.into_iter().zip(left_out).zip(askers.iter().zip(known)).map(|((found, left_out), (asker, known))| {
+            let identities = identities_of(asker, &found, &known, functions);
+            Choice { found, left_out, identities }
+        });
     askers.iter().map(|asker| asker.service.clone()).zip(choices).collect()
+}
+
+/// Which cards one has been given, by what is seen of them, and what was known before.
+fn identities_of(
+    asker: &Asker,
+    found: &[Option<String>],
+    known: &BTreeMap<String, Identity>,
+    functions: &[Function],
+) -> BTreeMap<String, Identity> {
+    let chosen = asker.wants.iter().zip(found).filter(|(want, _)| !matches!(want, Want::At(_)));
+    let of = |name: &String| {
+        let known = known.get(name);
+        let seen = functions.iter().find(|one| one.name == *name).map(|one| one.identity.clone());
+        let Some(seen) = seen else { return known.cloned() };
+        Some(match known.filter(|known| !known.is_refuted(&seen)) {
+            Some(known) => seen.with(known),
+            None => seen,
+        })
+    };
+    chosen.filter_map(|(_, found)| found.as_ref()).filter_map(|name| Some((name.clone(), of(name)?))).collect()
 }
 
 /// Of several that ask for the same, the first ones have something: who was given one device of two is found in the same place when he asks again.

@@ -15,6 +15,7 @@ mod driver;
 mod files;
 mod given;
 mod health;
+mod identity;
 mod last_words;
 mod look;
 mod machine;

@@ -2,7 +2,14 @@ use super::*;
 use proptest::prelude::*;
 
 fn function(name: &str, class: u32, id: (u16, u16)) -> Function {
-    Function { name: name.into(), class, vendor: id.0, device: id.1, is_virtual: false }
+    let identity = Identity { model: format!("{:04x}:{:04x} : .0", id.0, id.1), ..Identity::default() };
+    Function { name: name.into(), class, vendor: id.0, device: id.1, is_virtual: false, identity }
+}
+
+/// The same function of the card that has this serial number.
+fn numbered(function: Function, serial: &str) -> Function {
+    let identity = Identity { serial: Some(serial.into()), ..function.identity };
+    Function { identity, ..function }
 }
 
 const NETWORK: u32 = 0x02_0000;
@@ -177,7 +184,7 @@ fn what_others_have_or_need_is_left_out() {
 #[test]
 fn what_was_given_stays_until_it_is_gone_for_good() {
     let there = |names: &[&str]| names.iter().map(|name| function(name, NETWORK, E1000E)).collect::<Vec<_>>();
-    let given = |want: &str, device: &str| Given { want: want.into(), device: device.into() };
+    let given = |want: &str, device: &str| Given { want: want.into(), device: device.into(), identity: None };
     let mut net = Asker { given: vec![given("network", "0000:00:05.0")], ..asker("net", &["network"]) };
     let get = |net: &Asker, names: &[&str]| found(&chosen(std::slice::from_ref(net), &there(names))["net"]).concat();
     assert_eq!(get(&net, &["0000:00:03.0", "0000:00:05.0"]), "0000:00:05.0");
@@ -196,9 +203,54 @@ fn what_was_given_stays_until_it_is_gone_for_good() {
 }
 
 #[test]
+fn another_card_at_the_place_of_the_one_that_was_given_is_not_it() {
+    let card = |name: &str, serial: &str| numbered(function(name, NETWORK, E1000E), serial);
+    let in_use = |name: &str| (name == "0000:02:00.0").then(|| "domain 0 works with it".to_string());
+    let others = Others { claimed: &BTreeMap::new(), taken: &BTreeSet::new(), in_use: &in_use };
+    let net = asker("net", &["network"]);
+    let get =
+        |net: &Asker, there: &[Function]| choose(std::slice::from_ref(net), there, &others).remove("net").unwrap();
+    let before = get(&net, &[card("0000:02:00.0", "zero"), card("0000:03:00.0", "net")]);
+    assert_eq!(found(&before), ["0000:03:00.0"]);
+    let net = Asker { given: before.given(&net.wants), ..net };
+    // Buses are numbered anew, and domain 0 has not brought its card up yet.
+    let moved = get(&net, &[card("0000:03:00.0", "zero"), card("0000:04:00.0", "net")]);
+    assert_eq!(found(&moved), ["0000:04:00.0"], "it is where it is now");
+    assert_eq!(moved.identities["0000:04:00.0"].serial.as_deref(), Some("net"));
+    // Who has it is not asked which it is.
+    let has = Asker { has: vec!["0000:03:00.0".into()], ..net.clone() };
+    assert_eq!(found(&get(&has, &[card("0000:03:00.0", "zero"), card("0000:04:00.0", "net")])), ["0000:03:00.0"]);
+    // It cannot tell just now; and one that cannot is no other one.
+    let silent = get(&net, &[card("0000:02:00.0", "zero"), function("0000:03:00.0", NETWORK, E1000E)]);
+    assert_eq!((found(&silent), silent.given(&net.wants)), (vec!["0000:03:00.0"], net.given.clone()));
+    // It is gone, and domain 0 works with the one at its place.
+    let gone = choose(
+        std::slice::from_ref(&net),
+        &[card("0000:03:00.0", "zero")],
+        &Others { in_use: &|_| Some("domain 0 works with it".into()), ..others },
+    );
+    assert_eq!(found(&gone["net"]), [""]);
+    assert_eq!(gone["net"].left_out, [("0000:03:00.0".to_string(), "domain 0 works with it".to_string())]);
+    // A card of another model.
+    let other = ["0000:03:00.0", "0000:01:00.0"].map(|name| function(name, NETWORK, (1, 2)));
+    assert_eq!(found(&get(&net, &other)), ["0000:03:00.0"]);
+    assert_eq!(get(&net, &other).identities["0000:03:00.0"], other[0].identity, "it is another one, and was put there");
+}
+
+#[test]
+fn cards_that_have_changed_places_stay_with_who_has_them() {
+    let card = |name: &str, serial: &str| numbered(function(name, NETWORK, E1000E), serial);
+    let askers = [asker("lan", &["network"]), asker("net", &["network"])];
+    let before = chosen(&askers, &[card("0000:00:03.0", "a"), card("0000:00:04.0", "b")]);
+    let askers = askers.map(|asker| Asker { given: before[&asker.service].given(&asker.wants), ..asker });
+    let now = chosen(&askers, &[card("0000:00:03.0", "c"), card("0000:00:04.0", "a"), card("0000:00:05.0", "b")]);
+    assert_eq!((found(&now["lan"]), found(&now["net"])), (vec!["0000:00:04.0"], vec!["0000:00:05.0"]));
+}
+
+#[test]
 fn another_one_waits_for_nothing_that_is_gone() {
     let net = Asker {
-        given: vec![Given { want: "network".into(), device: "0000:00:05.0".into() }],
+        given: vec![Given { want: "network".into(), device: "0000:00:05.0".into(), identity: None }],
         ..asker("net", &["network"])
     };
     let choices = chosen(&[asker("lan", &["network"]), net], &[]);
@@ -272,8 +324,9 @@ proptest! {
                     let is_free = |one: &&Function| want.has(one) && !all.contains(&&one.name) && !claimed.contains(&one.name);
                     prop_assert!(device.is_some() || !there.iter().any(|one| is_free(&one)));
                 }
-                for Given { want, device } in &asker.given {
-                    let is_there = there.iter().any(|one| one.name == *device && Want::parse(want).unwrap().has(one));
+                for Given { want, device, identity } in &asker.given {
+                    let is_it = |one: &Function| identity.as_ref().is_none_or(|known| !known.is_refuted(&one.identity));
+                    let is_there = there.iter().any(|one| one.name == *device && Want::parse(want).unwrap().has(one) && is_it(one));
                     let stays = choice.found.iter().flatten().any(|found| found == device);
                     prop_assert!(!is_there || stays || claimed.contains(device), "{} lost {}", asker.service, device);
                 }

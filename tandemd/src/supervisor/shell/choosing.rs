@@ -114,10 +114,19 @@ fn held(before: Vec<String>, has: Vec<String>, is_there: impl Fn(&str) -> bool) 
 fn changes(wants: &[Want], before: &Choice, now: &Choice) -> Vec<String> {
     let of = |choice: &Choice, n: usize| choice.found.get(n).cloned().flatten();
     let each = wants.iter().enumerate().filter(|(_, want)| !matches!(want, Want::At(_)));
+    let both = |old: &str, new: &str| before.identities.get(old).zip(now.identities.get(new));
+    let is_proven = |old: &str, new: &str| both(old, new).is_some_and(|(old, new)| old.is_proven(new));
+    let is_refuted = |old: &str, new: &str| both(old, new).is_some_and(|(old, new)| old.is_refuted(new));
     each.filter_map(|(n, want)| match (of(before, n), of(now, n)) {
+        (Some(old), Some(new)) if old == new && is_refuted(&old, &new) => {
+            Some(format!("another card is at {old}, where its `{want}` was; it gets that"))
+        }
+        (Some(old), Some(new)) if old != new && is_proven(&old, &new) => {
+            Some(format!("the card that was {old}, its `{want}`, is {new} now"))
+        }
         (Some(old), Some(new)) if old != new => Some(format!("{old}, its `{want}`, is gone; it gets {new}")),
         (None, Some(new)) => Some(format!("{new} is its `{want}`")),
-        (Some(old), None) => Some(format!("{old}, its `{want}`, is another service's now, or something else")),
+        (Some(old), None) => Some(format!("{old}, its `{want}`, is another service's now, or another card is there")),
         _ => None,
     })
     .collect()
@@ -233,11 +242,12 @@ pub fn by(service: &str, config: Option<&Path>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::identity::Identity;
     use super::*;
 
     fn choice(found: &[&str]) -> Choice {
         let found = found.iter().map(|name| Some((*name).to_string()).filter(|name| !name.is_empty())).collect();
-        Choice { found, left_out: Vec::new() }
+        Choice { found, ..Choice::default() }
     }
 
     fn wants() -> Vec<Want> {
@@ -267,8 +277,24 @@ mod tests {
             said(&all, &other),
             [
                 "0000:00:03.0, its `network`, is gone; it gets 0000:00:04.0",
-                "0000:00:06.0, its `nvme`, is another service's now, or something else"
+                "0000:00:06.0, its `nvme`, is another service's now, or another card is there"
             ]
+        );
+        // Buses are numbered anew; and a card is another one.
+        let with = |found: &[&str], serial: &str| {
+            let identity = Identity { serial: Some(serial.into()), ..Identity::default() };
+            Choice { identities: [(found[0].to_string(), identity)].into(), ..choice(found) }
+        };
+        let said = |before: &Choice, now: &Choice| changes(&wants(), before, now).concat();
+        let moved = ["0000:00:04.0", "0000:00:05.0", "0000:00:06.0"];
+        assert_eq!(said(&with(&all, "a"), &with(&all, "a")), "");
+        assert_eq!(
+            said(&with(&all, "a"), &with(&moved, "a")),
+            "the card that was 0000:00:03.0, its `network`, is 0000:00:04.0 now"
+        );
+        assert_eq!(
+            said(&with(&all, "a"), &with(&all, "b")),
+            "another card is at 0000:00:03.0, where its `network` was; it gets that"
         );
         let given = choice(&all).given(&wants());
         assert_eq!(Choice::of(&wants(), given), choice(&all));
