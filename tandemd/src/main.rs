@@ -312,6 +312,17 @@ mod tests {
     }
 
     #[test]
+    fn it_is_started_when_domain_0_has_brought_its_own_interfaces_up() {
+        let unit = include_str!("../tandemd.service");
+        let after = |line: &&str| line.starts_with("After=");
+        let after: Vec<&str> = unit.lines().filter(after).flat_map(|line| line["After=".len()..].split(' ')).collect();
+        let network = ["network.target", "networking.service", "NetworkManager.service", "systemd-networkd.service"];
+        assert!(network.iter().all(|unit| after.contains(unit)), "{after:?}");
+        // It needs none of them, and waits for no network: that may come by it.
+        assert!(!unit.contains("Wants=") && !unit.contains("Requires=") && !unit.contains("network-online"));
+    }
+
+    #[test]
     fn it_rests_on_another_hypervisor() {
         let unit = include_str!("../tandemd.service");
         // It has Xen's files there, too. A condition that does not hold is no failure, so systemd leaves it alone.

@@ -2,6 +2,7 @@
 
 use super::openers;
 use super::passthrough::BACK_END;
+use super::repeated::Repeated;
 use super::settings::Claim;
 use super::toolstack::run_to_its_end;
 use anyhow::{Context, Result};
@@ -11,7 +12,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where Linux lists disks and partitions.
 const BLOCK: &str = "sys/class/block";
@@ -41,20 +42,43 @@ pub struct Assigner {
     next: Duration,
     /// What the operator was asked for.
     asked: Vec<String>,
+    /// What cannot be taken, as was said.
+    refused: Repeated,
+    /// Devices that other domains have, as was said.
+    held: String,
 }
 
 impl Assigner {
     /// Of a service's driver domain.
     pub fn new(service: &str, by: By) -> Self {
-        Self { service: service.into(), by, root: "/".into(), next: Duration::ZERO, asked: Vec::new() }
+        let (service, next, asked) = (service.into(), Duration::ZERO, Vec::new());
+        Self { service, by, root: "/".into(), next, asked, refused: Repeated::default(), held: String::new() }
+    }
+
+    /// Whether no other domain has a device of this driver domain's. `held`: those that others have, and words for these. There is one line in the log for as
+    /// long as it is the same.
+    pub fn are_free(&mut self, held: &[(String, String)]) -> bool {
+        if let Some(line) = self.wait_for(held) {
+            eprintln!("{}: {line}", self.service);
+        }
+        held.is_empty()
+    }
+
+    fn wait_for(&mut self, held: &[(String, String)]) -> Option<String> {
+        let all: Vec<String> = held.iter().map(|(device, by)| format!("{device}, which {by} has")).collect();
+        let all = all.join(", and for ");
+        let is_said = all.is_empty() || self.held == all;
+        self.held = all;
+        (!is_said).then(|| format!("waits for {}", self.held))
     }
 
     /// Whether all of these devices are assignable, or can be taken by xl. What domain 0 has of them is taken from it, if that is for the daemon to do; that may
-    /// take seconds, so nobody should wait for something else.
-    pub fn assign(&mut self, devices: &[Claim], now: Duration) -> bool {
+    /// take seconds, so nobody should wait for something else. `is_named`: somebody has named the device by its address; one that was chosen is not taken while domain 0 works
+    /// with it.
+    pub fn assign(&mut self, devices: &[Claim], is_named: impl Fn(&str) -> bool, now: Duration) -> bool {
         let others: Vec<&Claim> = devices.iter().filter(|device| !is_assignable(&self.root, &device.name)).collect();
         match self.by {
-            By::Tandemd => self.take(&others, now),
+            By::Tandemd => self.take(&others, is_named, now),
             By::Operator => {
                 let awaited: Vec<String> =
                     others.iter().filter(|device| !device.is_seized()).map(|device| device.name.clone()).collect();
@@ -77,7 +101,7 @@ impl Assigner {
         (!awaited.is_empty()).then(|| format!("not assignable: {names}; waits for {}", commands.join(" and ")))
     }
 
-    fn take(&mut self, devices: &[&Claim], now: Duration) -> bool {
+    fn take(&mut self, devices: &[&Claim], is_named: impl Fn(&str) -> bool, now: Duration) -> bool {
         if devices.is_empty() {
             return true;
         }
@@ -86,10 +110,15 @@ impl Assigner {
         }
         for device in devices {
             let service = &self.service;
-            match make_assignable(&self.root, service, &device.name) {
+            let done = why_not(&self.root, &device.name, is_named(&device.name))
+                .and_then(|()| make_assignable(&self.root, service, &device.name));
+            match done {
                 Ok(()) => eprintln!("{service}: {} is taken from domain 0", device.name),
                 Err(error) => {
-                    eprintln!("{service}: {} cannot be taken from domain 0: {error:#}", device.name);
+                    let line = format!("{} cannot be taken from domain 0: {error:#}", device.name);
+                    if self.refused.is_due(&line, Instant::now()) {
+                        eprintln!("{service}: {line}");
+                    }
                     self.next = now + UNTIL_AGAIN;
                     return false;
                 }
@@ -105,10 +134,16 @@ fn is_assignable(root: &Path, device: &str) -> bool {
     driver.is_ok_and(|driver| driver.file_name() == Path::new(BACK_END).file_name())
 }
 
-fn make_assignable(root: &Path, service: &str, device: &str) -> Result<()> {
-    if let Some(use_of) = in_use(root, device)?.or_else(|| is_open(root, device)) {
-        anyhow::bail!("{use_of}; domain 0 would lose it");
+/// Fails if domain 0 is to keep it.
+fn why_not(root: &Path, device: &str, is_named: bool) -> Result<()> {
+    let is_network = || if is_named { None } else { is_up(root, device) };
+    match in_use(root, device)?.or_else(is_network).or_else(|| is_open(root, device)) {
+        Some(use_of) => anyhow::bail!("{use_of}; domain 0 would lose it"),
+        None => Ok(()),
     }
+}
+
+fn make_assignable(root: &Path, service: &str, device: &str) -> Result<()> {
     if !root.join("sys").join(BACK_END).exists() {
         let status = Command::new("modprobe").arg(MODULE).status().with_context(|| format!("modprobe {MODULE}"))?;
         anyhow::ensure!(status.success(), "there is no PCI back end: modprobe {MODULE} ended with {status}");
@@ -299,7 +334,7 @@ mod tests {
         assert!(is_assignable(&machine.0, NVME) && !is_assignable(&machine.0, "0000:00:04.0"));
         let claim = Claim { name: NVME.into(), said: NVME.into(), options: None };
         let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("disk", By::Tandemd) };
-        assert!(assigner.assign(&[claim], Duration::ZERO));
+        assert!(assigner.assign(&[claim], |_| true, Duration::ZERO));
     }
 
     #[test]
@@ -307,13 +342,13 @@ mod tests {
         let machine = Machine::new("waits");
         let claim = |said: &str| Claim::of(NVME.into(), said.into());
         let mut waits = Assigner { root: machine.0.clone(), ..Assigner::new("disk", By::Operator) };
-        assert!(!waits.assign(&[claim("00:03.0,permissive=1")], Duration::ZERO), "xl would not create the domain");
+        assert!(!waits.assign(&[claim("00:03.0,permissive=1")], |_| true, Duration::ZERO), "xl would not create the domain");
         assert_eq!((waits.asked.as_slice(), waits.next), (&[NVME.to_string()][..], Duration::ZERO));
-        assert!(!waits.assign(&[claim("00:03.0,seize=1,seize=0")], Duration::ZERO));
-        assert!(waits.assign(&[claim("00:03.0,seize=1")], Duration::ZERO), "xl takes it itself");
-        assert!(waits.assign(&[], Duration::ZERO) && waits.asked.is_empty());
+        assert!(!waits.assign(&[claim("00:03.0,seize=1,seize=0")], |_| true, Duration::ZERO));
+        assert!(waits.assign(&[claim("00:03.0,seize=1")], |_| true, Duration::ZERO), "xl takes it itself");
+        assert!(waits.assign(&[], |_| true, Duration::ZERO) && waits.asked.is_empty());
         machine.is_driven_by("pciback");
-        assert!(waits.assign(&[claim("00:03.0")], Duration::ZERO), "the back end has it");
+        assert!(waits.assign(&[claim("00:03.0")], |_| true, Duration::ZERO), "the back end has it");
 
         let [one, other] = ["0000:00:03.0", "0000:00:04.0"].map(String::from);
         let said = waits.ask_for(&[one.clone(), other.clone()]).unwrap();
@@ -336,11 +371,11 @@ mod tests {
         machine.write("proc/self/mountinfo", mounted);
         assert_eq!(machine.in_use().as_deref(), Some("its disk nvme0n1p1 is mounted at /home"));
         let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("disk", By::Tandemd) };
-        assert!(!assigner.assign(std::slice::from_ref(&claim), Duration::from_secs(5)));
+        assert!(!assigner.assign(std::slice::from_ref(&claim), |_| true, Duration::from_secs(5)));
         assert_eq!(assigner.next, Duration::from_secs(5) + UNTIL_AGAIN);
         // It is not looked again before.
         machine.write("proc/self/mountinfo", "");
-        assert!(!assigner.assign(std::slice::from_ref(&claim), Duration::from_secs(6)));
+        assert!(!assigner.assign(std::slice::from_ref(&claim), |_| true, Duration::from_secs(6)));
         assert_eq!(assigner.next, Duration::from_secs(5) + UNTIL_AGAIN);
         machine.write("proc/self/mountinfo", "42 22 0:31 /@ /srv rw - btrfs /dev/nvme0n1 rw\n");
         assert_eq!(machine.in_use().as_deref(), Some("its disk nvme0n1 is mounted at /srv"));
@@ -364,7 +399,45 @@ mod tests {
         assert_eq!(domain_0_works_with(&machine.0, NVME), Some(format!("domain 0 works with it: {why}")));
         let claim = Claim::of(NVME.into(), NVME.into());
         let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("disk", By::Tandemd) };
-        assert!(!assigner.assign(&[claim], Duration::ZERO));
+        assert!(!assigner.assign(&[claim], |_| true, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_chosen_card_that_has_come_up_meanwhile_is_not_taken() {
+        let machine = Machine::new("up");
+        const CARD: &str = "0000:00:04.0";
+        let flags = format!("sys/devices/pci0000:00/{CARD}/net/eth0/flags");
+        machine.write(&flags, "0x1002\n");
+        machine.link("sys/class/net/eth0", &format!("../../devices/pci0000:00/{CARD}/net/eth0"));
+        assert!(why_not(&machine.0, CARD, false).is_ok(), "it is down");
+        machine.write(&flags, "0x1003\n");
+        let why = why_not(&machine.0, CARD, false).unwrap_err().to_string();
+        assert!(why.contains("its interface eth0 is up; `ip link set eth0 down`"), "{why}");
+        assert!(why_not(&machine.0, CARD, true).is_ok(), "who has named it means it");
+        let claim = Claim::of(CARD.into(), CARD.into());
+        let mut assigner = Assigner { root: machine.0.clone(), ..Assigner::new("net", By::Tandemd) };
+        assert!(!assigner.assign(&[claim], |_| false, Duration::ZERO));
+        assert_eq!(assigner.next, UNTIL_AGAIN);
+        let said = format!("{CARD} cannot be taken from domain 0: {why}");
+        assert!(!assigner.refused.is_due(&said, Instant::now()), "it was said, and is not said every time");
+    }
+
+    #[test]
+    fn a_device_that_another_domain_has_is_waited_for_and_that_is_said_once() {
+        let mut assigner = Assigner::new("net", By::Tandemd);
+        let held = |devices: &[&str]| -> Vec<(String, String)> {
+            devices.iter().map(|device| ((*device).to_string(), "domain 7 (`test`)".to_string())).collect()
+        };
+        assert_eq!(assigner.wait_for(&[]), None);
+        let one = held(&[NVME]);
+        assert!(!assigner.are_free(&one));
+        assert_eq!(assigner.wait_for(&one), None);
+        let said = assigner.wait_for(&held(&[NVME, "0000:00:04.0"])).unwrap();
+        assert_eq!(
+            said,
+            "waits for 0000:00:03.0, which domain 7 (`test`) has, and for 0000:00:04.0, which domain 7 (`test`) has"
+        );
+        assert!(assigner.are_free(&[]) && assigner.wait_for(&one).is_some(), "it has it again");
     }
 
     #[test]

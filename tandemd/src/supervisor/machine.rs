@@ -542,7 +542,7 @@ impl Machine {
         }
         self.miss_new(look);
         let waits_for = if !look.has_devices {
-            "waits for its device, which is not in the machine, or is domain 0's still"
+            "waits for its device, which is not in the machine, or is domain 0's or another domain's still"
         } else if !look.is_served {
             "waits for its service's domain"
         } else {

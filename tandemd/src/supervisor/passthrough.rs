@@ -240,6 +240,13 @@ fn given(device: &str) -> String {
     format!("/libxl/pci/{}/domid", device.replace([':', '.'], "-"))
 }
 
+/// The domain that has this device, by what the toolstack has noted and by its PCI back end.
+pub fn holder(device: &str, store: &mut impl Store) -> Result<Option<u16>> {
+    let noted = store.read(&given(device))?.and_then(|domain| domain.parse().ok());
+    let Some(domain) = noted else { return Ok(None) };
+    Ok(pci::devices_of(domain, store)?.iter().any(|one| one == device).then_some(domain))
+}
+
 /// A domain that loses devices, or gets some.
 pub struct Party {
     domain: u16,

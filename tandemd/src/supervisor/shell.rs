@@ -370,7 +370,7 @@ impl Shell {
         // While there is one, or one is at work, they may be with nobody for a moment.
         let is_settled = domain.is_some() || !matches!(errand, Errand::None) || self.beside.is_some();
         let has_lost = self.has_lost(domain.as_ref().map(|d| d.id));
-        let has_devices = self.has_devices.0 && (is_settled || self.are_assigned(now));
+        let has_devices = self.has_devices.0 && (is_settled || self.are_assigned(now)?);
         let is_served = self.served.is_some() && self.behind.iter().all(|service| service.domain.is_some());
         let is_cut_off = domain.is_some() && self.is_cut_off()?;
         let was_shut_down = domain.as_ref().filter(|d| matches!(d.end, Some((reason::SHUTDOWN_POWEROFF, _))));

@@ -4,11 +4,13 @@ use super::super::choice::{Choice, Given, Want};
 use super::super::driver::{self, Own};
 use super::super::given::{self, Now};
 use super::super::settings::{Claim, Settings};
-use super::super::{named, pci};
+use super::super::{named, passthrough, pci};
 use super::Shell;
 use crate::config::Config;
+use crate::service::name_of;
 use crate::store::Store;
 use anyhow::Result;
+use control::told::tamed;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -55,6 +57,13 @@ impl Chooser {
     /// Those, and by what rule.
     pub fn given(&self) -> Vec<Given> {
         self.choice.given(&self.own.wants)
+    }
+
+    /// Whether it has been given this one, and nobody has named it by its address.
+    fn has_chosen(&self, device: &str) -> bool {
+        let both = self.own.wants.iter().zip(&self.choice.found);
+        let mut chosen = both.filter(|(want, _)| !matches!(want, Want::At(_))).filter_map(|(_, found)| found.as_deref());
+        chosen.any(|name| name == device)
     }
 
     /// What is not in the machine, or not free.
@@ -168,9 +177,28 @@ impl Shell {
         Ok(chooser.missing())
     }
 
-    /// Whether the PCI back end has all devices that xl does not take itself.
-    pub(super) fn are_assigned(&mut self, now: Duration) -> bool {
-        self.assigner.assign(&self.devices, now)
+    /// Whether no other domain has a device of its, and the PCI back end has all that xl does not take itself.
+    pub(super) fn are_assigned(&mut self, now: Duration) -> Result<bool> {
+        let held = self.held_by_others()?;
+        let chooser = self.chooser.as_ref();
+        let is_named = |device: &str| chooser.is_none_or(|chooser| !chooser.has_chosen(device));
+        Ok(self.assigner.are_free(&held) && self.assigner.assign(&self.devices, is_named, now))
+    }
+
+    /// Its devices that domains have which are none of its own, and words for those.
+    fn held_by_others(&mut self) -> Result<Vec<(String, String)>> {
+        let own = [self.domain, self.standby, self.candidate].into_iter().flatten();
+        let own: BTreeSet<u16> = own.chain(self.remains.iter().copied()).chain(self.ours.iter().copied()).collect();
+        let mut held = Vec::new();
+        for device in &self.devices {
+            let holder = passthrough::holder(&device.name, &mut self.store)?;
+            let Some(domain) = holder.filter(|domain| !own.contains(domain) && self.hypervisor.has(*domain)) else {
+                continue;
+            };
+            let name = self.store.read(&name_of(domain))?.map_or(String::new(), |name| format!(" (`{}`)", tamed(&name)));
+            held.push((device.name.clone(), format!("domain {domain}{name}")));
+        }
+        Ok(held)
     }
 
     /// Whether all of them were turned on; who has done that once is not asked again.

@@ -10,6 +10,7 @@ fn what_one_had_the_other_gets() {
     assert_eq!((machine.owner, machine.wires.len(), machine.permitted.len()), (None, 0, 0));
     let is_of_it = |path: &str| path.contains("/pci/") && !GIVEN.starts_with(path) || path == GIVEN;
     assert!(!nodes.paths().any(is_of_it), "{nodes:?}");
+    assert_eq!(holder(NIC, &mut nodes).unwrap(), None);
     hand_over(8, &claims("00:03.0,permissive=1"), &files.0, &mut nodes, &mut machine).unwrap();
     let permitted: Vec<String> = machine.permitted.iter().map(|(domain, what)| format!("{domain} {what}")).collect();
     let wanted = [
@@ -32,6 +33,7 @@ fn what_one_had_the_other_gets() {
         assert_eq!(&nodes[&path], value, "{path}");
     }
     assert_eq!([nodes.rights(BACK), nodes.rights("/local/domain/8/device/pci/0")], [Some((0, 8)), Some((8, 0))]);
+    assert_eq!(holder(NIC, &mut nodes).unwrap(), Some(8));
     // Whoever comes too late takes nothing of it, nor what is said of it.
     take(7, &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap();
     assert_eq!((machine.owner, &nodes[GIVEN]), (Some(8), "8"));
