@@ -149,6 +149,9 @@ pub struct LookedAfter {
     /// What its toolstack waits for that others have.
     #[serde(default)]
     pub waits_for: Option<String>,
+    /// Why no other one could be created just now, if none waits and it cannot be rolled back either.
+    #[serde(default)]
+    pub hindrance: Option<String>,
     /// How often it failed, by the name of the cause, and how often it was the way out again (`recovered`).
     pub counts: BTreeMap<String, u64>,
     /// Whether another one has booted and waits to take its place; nothing if none is wanted.

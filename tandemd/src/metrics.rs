@@ -227,6 +227,9 @@ fn looked_after(out: &mut String, services: &[Service]) {
         |of: &Service, told: &LookedAfter| told.snapshot.map(|is| (service(of), is.into())).into_iter().collect();
     let help = "1 if it can be rolled back to what it was when it had booted.";
     family(out, "tandem_driver_domain_snapshot_ready", "gauge", help, &each(&noted));
+    let replaceable = |of: &Service, told: &LookedAfter| vec![(service(of), told.hindrance.is_none().into())];
+    let help = "0 if no other one could be created, since a file is gone, and none is there that could take its place.";
+    family(out, "tandem_driver_domain_replaceable", "gauge", help, &each(&replaceable));
     let given_up = |of: &Service, told: &LookedAfter| vec![(service(of), told.twin_given_up.into())];
     let help = "1 if its driver's twin was aborted too often, and is not loaded again.";
     family(out, "tandem_driver_domain_twin_given_up", "gauge", help, &each(&given_up));

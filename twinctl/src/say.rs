@@ -72,7 +72,8 @@ pub fn state(told: &LookedAfter) -> String {
     let age = told.age_s.map_or(String::new(), |age| format!("; of use for {age} s"));
     let left = told.available_kib.map_or(String::new(), |kib| format!("; {kib} KiB of memory left"));
     let given_up = if told.twin_given_up { "; its twin was aborted too often, and is not loaded again" } else { "" };
-    format!("{state}{why}{others}{waits}{noted}{age}{left}{given_up}")
+    let alone = told.hindrance.as_ref().map_or(String::new(), |why| format!("; no other one could be created: {why}"));
+    format!("{state}{why}{others}{waits}{noted}{age}{left}{given_up}{alone}")
 }
 
 fn twin_status(out: &mut String, twin: &Twin, indent: &str) {
@@ -265,6 +266,13 @@ pub mod tests {
         let waits_for = Some("xl waits for its lock, which process 7 has (`xl restore /u1`)".to_string());
         let told = LookedAfter { state: "starting".into(), waits_for, ..LookedAfter::default() };
         assert_eq!(state(&told), "starting; xl waits for its lock, which process 7 has (`xl restore /u1`)");
+    }
+
+    #[test]
+    fn that_nobody_could_follow_is_told() {
+        let hindrance = Some("its kernel /boot/k is no file any more".to_string());
+        let told = LookedAfter { state: "up".into(), hindrance, ..LookedAfter::default() };
+        assert_eq!(state(&told), "up; no other one could be created: its kernel /boot/k is no file any more");
     }
 
     #[test]

@@ -97,6 +97,7 @@ fn services() -> Vec<Service> {
         looked_after: Some(LookedAfter {
             state: "parked".into(),
             twin_given_up: true,
+            hindrance: Some("its kernel is gone".into()),
             counts: [("wedged", 2), ("recovered", 3), ("twin-given-up", 2)]
                 .map(|(what, count)| (what.into(), count))
                 .into(),
@@ -166,6 +167,7 @@ fn what_was_counted_can_be_scraped() {
     assert_eq!(value("tandem_driver_domain_recoveries_without_twin_total", &net), Some(0.0));
     assert_eq!(value("tandem_driver_domain_standby_ready", &net), Some(1.0));
     assert_eq!(value("tandem_driver_domain_twin_given_up", &net), Some(1.0));
+    assert_eq!(value("tandem_driver_domain_replaceable", &net), Some(0.0));
     assert_eq!(value("tandem_driver_domain_twins_given_up_total", &net), Some(2.0));
     assert_eq!(ends("twin-given-up"), None);
     assert_eq!(value("tandem_driver_domain_age_seconds", &net), Some(77.0));

@@ -342,7 +342,10 @@ mod tests {
         let machine = Machine::new("waits");
         let claim = |said: &str| Claim::of(NVME.into(), said.into());
         let mut waits = Assigner { root: machine.0.clone(), ..Assigner::new("disk", By::Operator) };
-        assert!(!waits.assign(&[claim("00:03.0,permissive=1")], |_| true, Duration::ZERO), "xl would not create the domain");
+        assert!(
+            !waits.assign(&[claim("00:03.0,permissive=1")], |_| true, Duration::ZERO),
+            "xl would not create the domain"
+        );
         assert_eq!((waits.asked.as_slice(), waits.next), (&[NVME.to_string()][..], Duration::ZERO));
         assert!(!waits.assign(&[claim("00:03.0,seize=1,seize=0")], |_| true, Duration::ZERO));
         assert!(waits.assign(&[claim("00:03.0,seize=1")], |_| true, Duration::ZERO), "xl takes it itself");

@@ -86,10 +86,11 @@ impl Own {
         (self.memory_mib, self.vcpus, self.image.extra.clone())
     }
 
-    /// Its kernel and initramfs are there.
-    pub fn has_files(&self) -> Result<()> {
-        for (key, value) in self.image.parts().into_iter().filter(|(key, _)| *key != "extra") {
-            let Some(path) = value else { continue };
+    /// Its kernel and initramfs are there, but for what is `instead` of them.
+    pub fn has_files(&self, instead: &Image) -> Result<()> {
+        let all = self.image.parts().into_iter().zip(instead.parts());
+        for ((key, value), (_, other)) in all.filter(|((key, _), _)| *key != "extra") {
+            let Some(path) = value.filter(|_| other.is_none()) else { continue };
             let bytes =
                 std::fs::metadata(path).with_context(|| format!("`{key}`: {path}: name a file that is there"))?.len();
             ensure!(bytes > 0, "`{key}`: {path} is empty");

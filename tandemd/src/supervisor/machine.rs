@@ -107,7 +107,10 @@ pub struct Machine {
     /// Lines for the log.
     pub said: Vec<String>,
     /// The last line about what is waited for.
-    waits_for: &'static str,
+    waits_for: String,
+    /// Why nobody could follow the one that is up, or be started; and what was said of that.
+    hindrance: Option<String>,
+    said_hindrance: Option<String>,
     /// What is left of earlier ones is not cleared away before; and how that went.
     clear_from: Duration,
     cleared: BTreeMap<u16, Tried>,
@@ -141,7 +144,9 @@ impl Machine {
             twins: Twins::default(),
             record,
             said: Vec::new(),
-            waits_for: "",
+            waits_for: String::new(),
+            hindrance: None,
+            said_hindrance: None,
             clear_from: Duration::ZERO,
             cleared: BTreeMap::new(),
             beside: None,
@@ -176,6 +181,11 @@ impl Machine {
     pub fn standby(&self) -> Option<bool> {
         let can = |id| self.runs_beside == Some(id) && (!self.takes_turns() || self.was_noted(id));
         (self.settings.standby > 0).then(|| self.standby.ready().is_some_and(can))
+    }
+
+    /// Why nobody could follow the one that is up, or be started, if that is for want of a file.
+    pub fn not_replaceable(&self) -> Option<&str> {
+        self.hindrance.as_deref()
     }
 
     /// For how long the instance that is up has been of use.
@@ -289,6 +299,9 @@ impl Machine {
     }
 
     fn advance(&mut self, look: &Look) -> Option<Act> {
+        if !matches!(self.phase, Phase::Up { .. }) {
+            self.hindrance = None;
+        }
         match self.phase.clone() {
             Phase::Inherited => {
                 if look.errand != Errand::Runs {
@@ -296,7 +309,13 @@ impl Machine {
                 }
                 None
             }
-            Phase::Up { domain } => self.is_up(domain, look),
+            Phase::Up { domain } => {
+                let act = self.is_up(domain, look);
+                if act.is_none() && matches!(self.phase, Phase::Up { .. }) {
+                    self.tell_of_hindrance(domain, look);
+                }
+                act
+            }
             Phase::Coming(coming) => self.wait_for(coming, look),
             Phase::Going(going) => self.let_go(going, look),
             Phase::Down { from } => self.start(from, look),
@@ -541,19 +560,24 @@ impl Machine {
             return None;
         }
         self.miss_new(look);
-        let waits_for = if !look.has_devices {
-            "waits for its device, which is not in the machine, or is domain 0's or another domain's still"
-        } else if !look.is_served {
-            "waits for its service's domain"
-        } else {
-            ""
-        };
-        if waits_for != std::mem::replace(&mut self.waits_for, waits_for) && !waits_for.is_empty() {
-            self.say(waits_for);
-        }
         let waits = self.who_waits(look);
         let back = if waits.is_none() { self.who_goes_back(look) } else { None };
         let is_ready = waits.or(back).is_some();
+        // Who is there already needs no file.
+        let is_one_there = is_ready || look.standby.is_some() || look.going_back.is_some() || look.noting.is_some();
+        let lacks = look.missing.config.clone().filter(|_| !is_one_there && self.record.upgrade.is_none());
+        let waits_for = if !look.has_devices {
+            "waits for its device, which is not in the machine, or is domain 0's or another domain's still".into()
+        } else if !look.is_served {
+            "waits for its service's domain".into()
+        } else {
+            lacks.as_ref().map_or(String::new(), |why| format!("waits for what it is made of: {why}"))
+        };
+        if waits_for != self.waits_for && !waits_for.is_empty() {
+            self.say(waits_for.clone());
+        }
+        self.waits_for.clone_from(&waits_for);
+        self.hindrance = lacks;
         let is_at_work = match look.errand {
             Errand::Runs => true,
             Errand::ClearsAway => !is_ready,

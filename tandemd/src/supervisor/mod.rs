@@ -204,6 +204,11 @@ fn record(service: &str, driver: &str) -> Result<Record> {
     Ok(place(service).read(&boot()?)?.of(driver))
 }
 
+/// What it is started with instead of what is configured.
+pub fn image_of(service: &str, driver: &str) -> Image {
+    place(service).read("").map(|record| record.of(driver).image).unwrap_or_default()
+}
+
 /// That for people.
 pub fn describe(service: &str, driver: &str) -> Result<String> {
     let record = record(service, driver)?;
@@ -456,6 +461,7 @@ fn save(machine: &mut Machine, paper: &mut Paper, service: &str, driver: &str) {
             twin_given_up: record.twin_given_up.is_some(),
             state: machine.state().into(),
             why: (machine.state() == PARKED).then(|| record.why.clone()),
+            hindrance: machine.not_replaceable().map(Into::into),
             snapshot: machine.snapshot(),
             standby: machine.standby(),
             upgrade: machine.upgrading().map(Into::into),

@@ -2,6 +2,7 @@
 
 use super::choice::Wants;
 use super::driver::{self, Own};
+use super::files;
 use super::options::{Options, FOR_ALL};
 use super::xl_config::value_of;
 use anyhow::{bail, ensure, Context, Result};
@@ -312,7 +313,6 @@ impl Settings {
             self.twind_s
         );
         if let Some(own) = Own::of(self)? {
-            own.has_files()?;
             return Ok(own.claims_by_address());
         }
         let Some((config, text)) = self.text()? else { return Ok(Vec::new()) };
@@ -325,6 +325,15 @@ impl Settings {
             ensure!(!is_said || !devices.is_empty(), "`{key}`: {place}: {NO_DEVICE}");
         }
         Ok(devices)
+    }
+
+    /// Whether the files are there of which it is made, but for those that the image has instead. One that runs needs none of them, so this is no matter of [`Self::claims`].
+    pub fn has_files(&self, image: &Image) -> Result<()> {
+        match (Own::of(self)?, &self.config) {
+            (Some(own), _) => own.has_files(image),
+            (None, Some(config)) => files::missing(config, image).config.map_or(Ok(()), |why| bail!("{why}")),
+            (None, None) => Ok(()),
+        }
     }
 
     /// Domains that are to serve it, by the names that its configuration has for the back ends of its interfaces and disks.

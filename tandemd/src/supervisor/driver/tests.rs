@@ -106,14 +106,19 @@ fn devices_are_taken_from_domain_0_where_the_section_names_them() {
 fn files_that_are_not_there_are_named() {
     let path = std::env::temp_dir().join(format!("tandemd-kernel-{}", std::process::id()));
     std::fs::write(&path, "a kernel").unwrap();
-    let claims = |lines: &str| settings(&format!("device = \"03:00.0\"\n{lines}")).claims("dd");
+    let of = |lines: &str| settings(&format!("device = \"03:00.0\"\n{lines}"));
     let here = format!("kernel = \"{}\"\n", path.display());
-    assert_eq!(claims(&here).unwrap(), [claim_of("0000:03:00.0")]);
-    let said = |lines: &str| format!("{:#}", claims(lines).unwrap_err());
+    assert_eq!(of(&here).claims("dd").unwrap(), [claim_of("0000:03:00.0")]);
+    let has_files = |lines: &str| of(lines).has_files(&Image::default());
+    assert!(has_files(&here).is_ok());
+    let said = |lines: &str| format!("{:#}", has_files(lines).unwrap_err());
     let kernel = said("kernel = \"/nowhere/vmlinuz\"");
     assert!(kernel.contains("`kernel`: /nowhere/vmlinuz: name a file that is there"), "{kernel}");
     assert!(said(&format!("{here}ramdisk = \"/nowhere/initrd\"")).contains("`ramdisk`: /nowhere/initrd"));
     std::fs::write(&path, "").unwrap();
     assert!(said(&here).contains("is empty"));
+    assert!(of(&here).claims("dd").is_ok(), "one that runs does not need it");
+    let instead = Image { kernel: Some("/boot/new".into()), ..Image::default() };
+    assert!(of(&here).has_files(&instead).is_ok(), "an upgrade has brought another one");
     std::fs::remove_file(&path).unwrap();
 }

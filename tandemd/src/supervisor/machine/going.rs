@@ -146,7 +146,7 @@ impl Machine {
     /// It is gone.
     pub(super) fn rest_or_start(&mut self, then: Then, look: &Look) -> Option<Act> {
         self.record.going = None;
-        self.waits_for = "";
+        self.waits_for.clear();
         let Then::Start(from) = then else {
             self.phase = Phase::Resting;
             return None;

@@ -73,6 +73,24 @@ impl Machine {
         look.missing.why().filter(|_| !is_made).map(Into::into)
     }
 
+    /// Says at once, and once, that nobody could follow the one that is up, which does what it should: its file may be found while there is time.
+    pub(super) fn tell_of_hindrance(&mut self, domain: u16, look: &Look) {
+        // Without an image that an upgrade has brought one is created as it is configured.
+        let is_alone = self.settings.restart && self.hindrance(domain, look).is_some();
+        self.hindrance = look.missing.config.clone().filter(|_| is_alone);
+        match &self.hindrance {
+            Some(why) if self.said_hindrance.as_ref() != Some(why) => {
+                let line = format!("no other one could be created if it failed now: {why}");
+                self.said_hindrance = Some(why.clone());
+                self.say(line);
+            }
+            None if look.missing.config.is_none() && self.said_hindrance.take().is_some() => {
+                self.say("another one could be created again");
+            }
+            _ => {}
+        }
+    }
+
     /// For how long it has been of use. One that an earlier daemon has seen is as old as that has noted.
     fn age_of(&mut self, domain: u16, now: Duration) -> Duration {
         let known = self.record.in_place.filter(|known| known.domain == domain && known.since <= ms(now));

@@ -62,7 +62,8 @@ impl Chooser {
     /// Whether it has been given this one, and nobody has named it by its address.
     fn has_chosen(&self, device: &str) -> bool {
         let both = self.own.wants.iter().zip(&self.choice.found);
-        let mut chosen = both.filter(|(want, _)| !matches!(want, Want::At(_))).filter_map(|(_, found)| found.as_deref());
+        let mut chosen =
+            both.filter(|(want, _)| !matches!(want, Want::At(_))).filter_map(|(_, found)| found.as_deref());
         chosen.any(|name| name == device)
     }
 
@@ -195,7 +196,8 @@ impl Shell {
             let Some(domain) = holder.filter(|domain| !own.contains(domain) && self.hypervisor.has(*domain)) else {
                 continue;
             };
-            let name = self.store.read(&name_of(domain))?.map_or(String::new(), |name| format!(" (`{}`)", tamed(&name)));
+            let name =
+                self.store.read(&name_of(domain))?.map_or(String::new(), |name| format!(" (`{}`)", tamed(&name)));
             held.push((device.name.clone(), format!("domain {domain}{name}")));
         }
         Ok(held)

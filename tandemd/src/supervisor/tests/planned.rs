@@ -61,12 +61,51 @@ fn who_is_old_stays_as_long_as_no_other_one_could_be_created() {
         if is_replaced {
             continue;
         }
-        assert_eq!(world.log.iter().filter(|line| line.contains("/boot/vmlinuz")).count(), 1, "{:?}", world.log);
+        let said = |line: &&String| line.contains("should be replaced") && line.contains("/boot/vmlinuz");
+        assert_eq!(world.log.iter().filter(said).count(), 1, "{:?}", world.log);
         let why = world.ask(Order::Restart).unwrap_err();
         assert!(why.contains("/boot/vmlinuz") && world.is_well(), "{why}");
         world.missing = MissingFiles::default();
         world.run(MINUTE);
         assert_eq!((world.count("aged"), world.is_well()), (1, true), "{:?}", world.log);
+    }
+}
+
+#[test]
+fn that_nobody_could_follow_is_said_at_once_and_once() {
+    let ways = [settings(), Settings { standby: 1, ..settings() }, Settings { snapshot: true, ..settings() }];
+    for (settings, is_said) in ways.into_iter().zip([true, false, false]) {
+        let mut world = World::with(settings);
+        world.run(MINUTE);
+        assert_eq!(world.machine.not_replaceable(), None);
+        world.missing.config = Some("its kernel /boot/vmlinuz is no file any more".into());
+        world.run(TICK * 2);
+        let said = |world: &World, words: &str| world.log.iter().filter(|line| line.contains(words)).count();
+        assert_eq!(said(&world, "if it failed now: its kernel /boot/vmlinuz") > 0, is_said, "{:?}", world.log);
+        world.run(10 * MINUTE);
+        assert_eq!(said(&world, "/boot/vmlinuz"), usize::from(is_said), "{:?}", world.log);
+        assert_eq!((world.machine.not_replaceable().is_some(), world.is_well()), (is_said, true));
+        world.missing = MissingFiles::default();
+        world.run(MINUTE);
+        assert_eq!(said(&world, "could be created again"), usize::from(is_said), "{:?}", world.log);
+        assert_eq!(world.machine.not_replaceable(), None);
+    }
+}
+
+#[test]
+fn it_waits_for_a_kernel_that_is_gone_and_is_not_parked() {
+    for settings in [settings(), Settings { snapshot: true, ..settings() }] {
+        let mut world = World::with(settings);
+        world.missing.config = Some("its kernel /boot/vmlinuz is no file any more".into());
+        world.run(60 * MINUTE);
+        assert_eq!((world.nr_domains, world.count("not-started")), (0, 0), "{:?}", world.log);
+        assert_eq!((world.machine.record.mode, world.machine.state()), (Mode::Run, "waiting"), "{:?}", world.log);
+        assert!(world.machine.not_replaceable().unwrap().contains("/boot/vmlinuz"));
+        let said = world.log.iter().filter(|line| line.contains("waits for what it is made of: its kernel")).count();
+        assert_eq!(said, 1, "{:?}", world.log);
+        world.missing = MissingFiles::default();
+        world.run(MINUTE);
+        assert!(world.is_well() && world.machine.not_replaceable().is_none(), "{:?}", world.log);
     }
 }
 
