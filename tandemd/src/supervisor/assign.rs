@@ -201,6 +201,9 @@ fn in_use(root: &Path, device: &str) -> Result<Option<String>> {
         if let Some(served) = openers::number_in(&number).and_then(|number| openers::guest_of(root, number)) {
             return Ok(Some(format!("its disk {name} {served}")));
         }
+        if let Some(used) = openers::kernel_user_of(root, &name) {
+            return Ok(Some(format!("its disk {name} {used}")));
+        }
         // Whoever else has it for itself alone, as a file system that is in no such list.
         let opened =
             File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(root.join("dev").join(&name));
@@ -388,6 +391,18 @@ mod tests {
         machine.write("proc/swaps", "");
         machine.write(&format!("sys/devices/pci0000:00/{NVME}/nvme/nvme0n1p1/holders/dm-0"), "");
         assert_eq!(machine.in_use().as_deref(), Some("its disk nvme0n1p1 is used by dm-0"));
+    }
+
+    #[test]
+    fn a_disk_under_a_loop_device_is_in_use() {
+        let machine = Machine::new("loop");
+        let backing_file = "sys/devices/virtual/block/loop0/loop/backing_file";
+        machine.write(backing_file, "/srv/dev/nvme0n1p1\n");
+        assert_eq!(machine.in_use(), None, "it is of a file");
+        machine.write(backing_file, "/dev/nvme0n1p1\n");
+        let why = "its disk nvme0n1p1 is the loop device loop0";
+        assert_eq!(machine.in_use().as_deref(), Some(why));
+        assert!(why_not(&machine.0, NVME, true).unwrap_err().to_string().starts_with(why));
     }
 
     #[test]

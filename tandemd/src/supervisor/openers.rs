@@ -1,18 +1,25 @@
 //! Who has a disk of domain 0's open in a way that no list of the kernel's names, and that keeps nobody else from opening it: a back end that serves it to a
-//! guest, or a process.
+//! guest, a loop device, a target of NVMe over fabrics or of SCSI, or a process.
 //!
 //! Linux' blkback opens its device without a holder (drivers/block/xen-blkback/xenbus.c), so it is in no `holders`, and can be opened with O_EXCL
 //! beside. What it serves it tells in sysfs.
 
 use rustix::fs::{major, minor};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A device's number: major and minor.
 pub type Number = (u32, u32);
 
 /// Back ends of domain 0's: `TYPE-DOMID-HANDLE`.
 const BACK_ENDS: &str = "sys/bus/xen-backend/devices";
+/// What loop devices are of: files, or disks.
+const LOOP_DEVICES: &str = "sys/class/block";
+/// Namespaces of the kernel's NVMe target, and backstores of its SCSI target: where they are, how many directories lead there, and what names the disk.
+const TARGETS: [(&str, usize, &str, &str); 2] = [
+    ("sys/kernel/config/nvmet/subsystems", 3, "device_path", "exported by NVMe over fabrics"),
+    ("sys/kernel/config/target/core", 2, "udev_path", "exported by SCSI"),
+];
 /// Files of processes that are looked at, at most: a machine with more of them is not to wait for that.
 const MOST_FILES: usize = 200_000;
 /// What looks at each disk that comes, and has it open for moments.
@@ -37,6 +44,37 @@ pub fn guest_of(root: &Path, number: Number) -> Option<String> {
         (Some(handle), Some(domain)) => format!("is served to domain {domain} by domain 0, as its vbd {handle}"),
         _ => format!("is served to a guest by domain 0 ({name})"),
     })
+}
+
+/// What of domain 0's kernel has the disk of this name open without being a holder of it, in words; `root` has `sys` and `dev`.
+pub fn kernel_user_of(root: &Path, disk: &str) -> Option<String> {
+    let is_it = |file: PathBuf| {
+        let said = std::fs::read_to_string(file).unwrap_or_default();
+        is_disk(root, said.trim_end_matches('\n'), disk)
+    };
+    let own_name = |place: &PathBuf| place.file_name().map(|name| name.to_string_lossy().into_owned());
+    let looped = entries(&root.join(LOOP_DEVICES)).into_iter().find(|place| is_it(place.join("loop/backing_file")));
+    if let Some(name) = looped.as_ref().and_then(own_name) {
+        return Some(format!("is the loop device {name}"));
+    }
+    TARGETS.into_iter().find_map(|(top, levels, file, how)| {
+        let places = (0..levels)
+            .fold(vec![root.join(top)], |places, _| places.iter().flat_map(|place| entries(place)).collect());
+        let place = places.into_iter().find(|place| is_it(place.join(file)))?;
+        let below = place.strip_prefix(root.join(top)).ok()?.display().to_string();
+        Some(format!("is {how} ({below})"))
+    })
+}
+
+fn entries(place: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// Whether this path, or what it leads to, is the disk of this name.
+fn is_disk(root: &Path, path: &str, disk: &str) -> bool {
+    let Some(below) = path.strip_prefix("/dev/") else { return false };
+    let dev = root.join("dev");
+    below == disk || std::fs::canonicalize(dev.join(below)).is_ok_and(|to| to.ends_with(Path::new("dev").join(disk)))
 }
 
 /// As blkback says it, in hex.
@@ -86,7 +124,6 @@ fn find(root: &Path, numbers: &[Number], number_of: impl Fn(&Path) -> Option<Num
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
-    use std::path::PathBuf;
 
     struct Root(PathBuf);
 
@@ -131,6 +168,26 @@ mod tests {
         root.write("sys/bus/xen-backend/devices/vbd-5-51712/physical_device", "8:10\n");
         assert_eq!(guest_of(&root.0, (8, 16)).unwrap(), "is served to domain 5 by domain 0, as its vbd 51712");
         assert_eq!(guest_of(&root.0, (8, 10)), None, "that would be it in decimal");
+    }
+
+    #[test]
+    fn a_disk_that_the_kernel_exports_is_found() {
+        let root = Root::new("exports");
+        let found = || kernel_user_of(&root.0, "sda1");
+        assert_eq!(found(), None, "there is nothing of that");
+        root.write("dev/sda1", "");
+        std::fs::create_dir_all(root.0.join("dev/disk/by-id")).unwrap();
+        symlink("../../sda1", root.0.join("dev/disk/by-id/ata-x")).unwrap();
+        let nvme = "sys/kernel/config/nvmet/subsystems/nqn.x/namespaces/1/device_path";
+        root.write(nvme, "/dev/sda\n");
+        root.write("sys/kernel/config/target/core/fileio_0/file/udev_path", "/srv/sda1\n");
+        root.write("sys/kernel/config/target/core/iblock_0/hba_info", "");
+        assert_eq!(found(), None, "they are others");
+        root.write(nvme, "/dev/disk/by-id/ata-x\n");
+        assert_eq!(found().unwrap(), "is exported by NVMe over fabrics (nqn.x/namespaces/1)");
+        root.write(nvme, "(null)\n");
+        root.write("sys/kernel/config/target/core/iblock_0/one/udev_path", "/dev/sda1\n");
+        assert_eq!(found().unwrap(), "is exported by SCSI (iblock_0/one)");
     }
 
     #[test]
