@@ -4,6 +4,13 @@
 use super::xl_config::value_of;
 use control::Image;
 use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// So often they are looked for.
+const EACH: Duration = Duration::from_secs(2);
+/// What has not been seen yet is waited for so long.
+const FIRST: Duration = Duration::from_millis(100);
 
 /// What is not there, in words; `None`: all is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +25,45 @@ impl MissingFiles {
     /// Why none could be created.
     pub fn why(&self) -> Option<&str> {
         self.image.as_deref().or(self.config.as_deref())
+    }
+}
+
+/// Looks for them in a thread: domain 0's disk may take long, or not answer for minutes, and who notices failures does not wait for that.
+#[derive(Debug, Default)]
+pub struct Looker {
+    /// The last answer; `None`: there was none yet.
+    seen: Option<MissingFiles>,
+    asked: Option<JoinHandle<MissingFiles>>,
+    /// When it is asked again, if it has been.
+    next: Option<Duration>,
+}
+
+impl Looker {
+    /// What was missing when it was looked last. `now`: time since the machine's start. Nothing is, as far as is known, as long as there was no answer.
+    pub fn look(&mut self, config: &Path, image: &Image, now: Duration) -> MissingFiles {
+        self.hear();
+        if self.asked.is_none() && self.next.is_none_or(|next| now >= next) {
+            self.next = Some(now + EACH);
+            let (config, image) = (config.to_path_buf(), image.clone());
+            let look = move || missing(&config, &image);
+            self.asked = std::thread::Builder::new().name("files".into()).spawn(look).ok();
+        }
+        if self.seen.is_none() {
+            let until = Instant::now() + FIRST;
+            while self.asked.as_ref().is_some_and(|asked| !asked.is_finished()) && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.hear();
+            // Nobody waits a second time.
+            self.seen.get_or_insert_default();
+        }
+        self.seen.clone().unwrap_or_default()
+    }
+
+    fn hear(&mut self) {
+        if let Some(asked) = self.asked.take_if(|asked| asked.is_finished()) {
+            self.seen = asked.join().ok().or(self.seen.take());
+        }
     }
 }
 
@@ -80,6 +126,36 @@ mod tests {
         for text in ["kernel = 'k'", "bootloader = 'pygrub'\nkernel = '/k'", "", "kernel = ["] {
             assert_eq!(of(text, &Image::default()), None, "{text}");
         }
+    }
+
+    #[test]
+    fn no_look_waits_for_a_disk_that_does_not_answer() {
+        let place = std::env::temp_dir().join(format!("tandemd-files-{}", std::process::id()));
+        let _ = std::fs::remove_file(&place);
+        // Who reads it waits until somebody writes.
+        let made = std::process::Command::new("mkfifo").arg(&place).status().unwrap();
+        assert!(made.success());
+        let (mut looker, begin) = (Looker::default(), Instant::now());
+        let mut look = |seconds| looker.look(&place, &Image::default(), Duration::from_secs(seconds));
+        for second in 0..100 {
+            assert_eq!(look(second), MissingFiles::default());
+        }
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        std::fs::write(&place, "kernel = '/nowhere/vmlinuz'").unwrap();
+        let mut config = None;
+        while config.is_none() && begin.elapsed() < Duration::from_secs(60) {
+            config = look(100).config;
+        }
+        assert!(config.unwrap().contains("/nowhere/vmlinuz"));
+        std::fs::remove_file(&place).unwrap();
+        // What one has said stays until the next one has.
+        assert!(look(101).config.unwrap().contains("/nowhere/vmlinuz"));
+    }
+
+    #[test]
+    fn what_is_missing_is_known_at_the_first_look() {
+        let looked = Looker::default().look(Path::new("/nowhere/dd.cfg"), &Image::default(), Duration::ZERO);
+        assert!(looked.config.unwrap().contains("/nowhere/dd.cfg"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::ours::{self, Orphan};
 use super::toolstack::{run_to_its_end, LONGEST};
 use super::{passthrough, snapshot, RECORDS};
 use crate::config::{Config, Service};
+use crate::domain::RUN;
 use crate::hypercall::{Hypervisor, Snapshots};
 use crate::store::Client;
 use anyhow::{Context, Result};
@@ -32,7 +33,7 @@ pub fn begin(config: &Arc<Config>) -> Result<()> {
 }
 
 fn clear(config: &Config) -> Result<()> {
-    if let Err(error) = forget_files(config, Path::new(RECORDS)) {
+    if let Err(error) = forget_files(config, Path::new(RECORDS), Path::new(RUN)) {
         eprintln!("tandemd: what was noted for nobody stays: {error:#}");
     }
     let (mut store, mut hypervisor) = (Client::open()?, Hypervisor::open()?);
@@ -71,7 +72,7 @@ fn end(orphan: &Orphan, store: &mut Client, hypervisor: &mut Hypervisor) -> Resu
 }
 
 /// Of services that are not looked after nobody is rolled back, so nothing need be known for that. What was counted stays, and whether one is parked.
-fn forget_files(config: &Config, records: &Path) -> Result<()> {
+fn forget_files(config: &Config, records: &Path, notes: &Path) -> Result<()> {
     let there = match std::fs::read_dir(records) {
         Ok(there) => there,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -81,7 +82,8 @@ fn forget_files(config: &Config, records: &Path) -> Result<()> {
         let name = entry.file_name();
         let Some(service) = name.to_str().and_then(|name| name.strip_suffix(".toml")) else { continue };
         if config.service.get(service).and_then(Service::looked_after).is_none() {
-            snapshot::keep_only(records, service, &[])?;
+            // An earlier daemon has kept it where its records are.
+            [records, notes].into_iter().try_for_each(|place| snapshot::keep_only(place, service, &[]))?;
         }
     }
     Ok(())
@@ -110,11 +112,15 @@ mod tests {
             "[service.net]\n[service.lan]\ndriver-domain = \"dd\"\n[service.lan.supervise]\nconfig = \"/d\"\n",
         );
         let config = config.unwrap();
-        assert!(forget_files(&config, &place).is_ok(), "there were never any");
-        std::fs::create_dir_all(&place).unwrap();
+        let notes = place.join("run");
+        assert!(forget_files(&config, &place, &notes).is_ok(), "there were never any");
+        std::fs::create_dir_all(&notes).unwrap();
         let files = ["net.toml", "net.snapshot.7", "lan.toml", "lan.snapshot.8", "gone.toml", "gone.snapshot.9"];
         files.iter().for_each(|name| std::fs::write(place.join(name), "").unwrap());
-        forget_files(&config, &place).unwrap();
+        std::fs::write(notes.join("net.snapshot.7"), "").unwrap();
+        std::fs::write(notes.join("lan.snapshot.8"), "").unwrap();
+        forget_files(&config, &place, &notes).unwrap();
+        assert!(!notes.join("net.snapshot.7").exists() && notes.join("lan.snapshot.8").exists());
         let left: Vec<&str> = files.into_iter().filter(|name| place.join(name).exists()).collect();
         assert_eq!(left, ["net.toml", "lan.toml", "lan.snapshot.8", "gone.toml"]);
         std::fs::remove_dir_all(&place).unwrap();

@@ -3,7 +3,7 @@
 use super::answered::Answered;
 use super::assign::{Assigner, By};
 use super::departing::Departing;
-use super::files::{self, MissingFiles};
+use super::files::Looker;
 use super::look::{Act, Domain, Errand, Look};
 use super::passthrough::{self, Sysfs};
 use super::pulse::Pulse;
@@ -59,8 +59,6 @@ const ANSWERS_ITSELF: Duration = Duration::from_millis(100);
 const GOES_SOON: Duration = Duration::from_secs(15);
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
-/// The same of files.
-const FILES: Duration = Duration::from_secs(2);
 
 /// Everything outside.
 pub struct Shell {
@@ -108,8 +106,8 @@ pub struct Shell {
     domain: Option<u16>,
     /// The devices that it has, those too that are not in the machine any more.
     held: Option<(u16, Vec<String>)>,
-    /// Files that the next one would need, and when they were looked for.
-    missing_files: Option<(MissingFiles, Duration)>,
+    /// Looks for files that the next one would need.
+    files: Looker,
     /// The one that was seen to have all devices.
     whole: Option<u16>,
     /// The one whose devices were seen to be turned on.
@@ -205,7 +203,7 @@ impl Shell {
             bereft: None,
             domain: None,
             held: None,
-            missing_files: None,
+            files: Looker::default(),
             whole: None,
             probed: None,
             linked: None,
@@ -251,6 +249,7 @@ impl Shell {
         let introduced = passthrough::introduced(&mut shell.store)?;
         shell.introduced = introduced.into_iter().map(|domain| (domain, Duration::ZERO)).collect();
         shell.find()?;
+        shell.bring_notes();
         if !settings.snapshot {
             shell.forget_snapshots();
         }
@@ -363,10 +362,7 @@ impl Shell {
                 eprintln!("{}: {}: {said}", self.service, self.driver);
             }
         }
-        if self.missing_files.as_ref().is_none_or(|(_, at)| now >= *at + FILES) {
-            self.missing_files = Some((files::missing(&self.config, image), now));
-        }
-        let missing = self.missing_files.as_ref().map(|(missing, _)| missing.clone()).unwrap_or_default();
+        let missing = self.files.look(&self.config, image, now);
         // While there is one, or one is at work, they may be with nobody for a moment.
         let is_settled = domain.is_some() || !matches!(errand, Errand::None) || self.beside.is_some();
         let has_lost = self.has_lost(domain.as_ref().map(|d| d.id));

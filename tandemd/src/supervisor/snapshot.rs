@@ -20,7 +20,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use stand_in::{Fired, Heard, StandIn, Words, READ, RESET_WATCHES, WATCH};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
+use std::ffi::OsStr;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xen_abi::channel_op::{ChannelSnapshot, SNAPSHOT_UNSETTLED};
@@ -78,17 +79,35 @@ pub fn path(records: &Path, service: &str, domain: u16) -> PathBuf {
 }
 
 /// Forgets what is known of others than these. A service may be called as what was noted of another one is: its record stays.
-pub fn keep_only(records: &Path, service: &str, domains: &[u16]) -> Result<()> {
-    let kept: Vec<PathBuf> = domains.iter().map(|domain| path(records, service, *domain)).collect();
-    let start = format!("{service}.snapshot.");
-    let is_domain = |rest: &str| rest == NEW || rest.parse::<u16>().is_ok();
-    for entry in std::fs::read_dir(records)?.flatten() {
-        let is_its = entry.file_name().to_str().and_then(|name| name.strip_prefix(&start)).is_some_and(is_domain);
-        if is_its && !kept.contains(&entry.path()) {
-            std::fs::remove_file(entry.path())?;
+pub fn keep_only(notes: &Path, service: &str, domains: &[u16]) -> Result<()> {
+    let kept: Vec<PathBuf> = domains.iter().map(|domain| path(notes, service, *domain)).collect();
+    of(notes, service)?.into_iter().filter(|file| !kept.contains(file)).try_for_each(std::fs::remove_file)?;
+    Ok(())
+}
+
+/// Brings what is noted of a service's in one directory to another one, where what is there is newer.
+pub fn bring(from: &Path, to: &Path, service: &str) -> Result<()> {
+    let files = match of(from, service) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        files => files?,
+    };
+    for file in files {
+        let Some(new) = file.file_name().map(|name| to.join(name)) else { continue };
+        if !new.exists() {
+            std::fs::copy(&file, &new)?;
         }
+        std::fs::remove_file(file)?;
     }
     Ok(())
+}
+
+/// The files of what is noted of a service's.
+fn of(notes: &Path, service: &str) -> std::io::Result<Vec<PathBuf>> {
+    let start = format!("{service}.snapshot.");
+    let is_domain = |rest: &str| rest == NEW || rest.parse::<u16>().is_ok();
+    let is_its = |name: &OsStr| name.to_str().and_then(|name| name.strip_prefix(&start)).is_some_and(is_domain);
+    let all = std::fs::read_dir(notes)?.flatten();
+    Ok(all.filter(|entry| is_its(&entry.file_name())).map(|entry| entry.path()).collect())
 }
 
 /// A domain's directory in xenstore.

@@ -2,6 +2,7 @@
 
 use super::super::{snapshot, Record, RECORDS};
 use super::{rid, Shell};
+use crate::domain::RUN;
 use crate::hypercall::{Hypervisor, Snapshots};
 use crate::store::Client;
 use anyhow::{Context, Result};
@@ -51,18 +52,25 @@ impl Shell {
     /// Begins to note one that waits.
     pub(super) fn note(&mut self, domain: u16, record: &Record) -> Result<()> {
         self.end_beside()?;
-        let records = Path::new(RECORDS);
+        let notes = Path::new(RUN);
         let kept: Vec<u16> = record.snapshots.iter().copied().chain([domain]).collect();
-        if let Err(error) = snapshot::keep_only(records, &self.service, &kept) {
-            eprintln!("{}: what was noted of others stays in {RECORDS}: {error:#}", self.service);
+        if let Err(error) = snapshot::keep_only(notes, &self.service, &kept) {
+            eprintln!("{}: what was noted of others stays in {RUN}: {error:#}", self.service);
         }
-        let file = snapshot::path(records, &self.service, domain);
+        let file = snapshot::path(notes, &self.service, domain);
         let flags = if self.compresses { op::SNAPSHOT_COMPRESS } else { 0 };
         let nets = self.nets.clone();
         self.begin(domain, Does::IsNoted, move |store, hypervisor| {
             let taken = snapshot::note(domain, flags, &nets, &file, store, hypervisor)?;
             Ok(Some(format!("domain {domain} can be rolled back; {}", snapshot::takes(&taken))))
         })
+    }
+
+    /// An earlier daemon may have kept what it noted on domain 0's disk.
+    pub(super) fn bring_notes(&self) {
+        if let Err(error) = snapshot::bring(Path::new(RECORDS), Path::new(RUN), &self.service) {
+            eprintln!("{}: what was noted stays in {RECORDS}: {error:#}", self.service);
+        }
     }
 
     /// An earlier daemon may have noted instances, and this one is to note none.
@@ -74,8 +82,8 @@ impl Shell {
                 Err(error) => eprintln!("{}: domain {domain}: what was noted of it stays: {error}", self.service),
             }
         }
-        if let Err(error) = snapshot::keep_only(Path::new(RECORDS), &self.service, &[]) {
-            eprintln!("{}: what was noted stays in {RECORDS}: {error:#}", self.service);
+        if let Err(error) = snapshot::keep_only(Path::new(RUN), &self.service, &[]) {
+            eprintln!("{}: what was noted stays in {RUN}: {error:#}", self.service);
         }
     }
 
@@ -90,7 +98,7 @@ impl Shell {
         self.answered.forget(domain);
         self.unplug(domain)?;
         rid::offer_anew(domain, &self.nets, &mut self.store)?;
-        let file = snapshot::path(Path::new(RECORDS), &self.service, domain);
+        let file = snapshot::path(Path::new(RUN), &self.service, domain);
         let driver = self.driver.clone();
         self.begin(domain, Does::GoesBack, move |store, hypervisor| {
             snapshot::roll_back(domain, &driver, &file, store, hypervisor).map(|()| None)

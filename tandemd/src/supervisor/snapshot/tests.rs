@@ -297,6 +297,16 @@ fn what_was_noted_is_forgotten_and_no_other_services_record() {
     };
     keep_only(&dir, "net", &[8]).unwrap();
     assert_eq!(left(), others.iter().chain(&["net.snapshot.8"]).map(ToString::to_string).collect());
+    // An earlier daemon has kept it on the disk.
+    let (run, notes) = (dir.join("run"), ["net.snapshot.8", "net.snapshot.9"]);
+    std::fs::create_dir(&run).unwrap();
+    std::fs::write(dir.join(notes[1]), "older").unwrap();
+    std::fs::write(run.join(notes[1]), "newer").unwrap();
+    bring(&dir, &run, "net").unwrap();
+    bring(&dir.join("nowhere"), &run, "net").unwrap();
+    assert!(notes.iter().all(|name| run.join(name).exists() && !dir.join(name).exists()));
+    assert_eq!(std::fs::read_to_string(run.join(notes[1])).unwrap(), "newer");
+    std::fs::remove_dir_all(run).unwrap();
     keep_only(&dir, "net", &[]).unwrap();
     assert_eq!(left(), others.iter().map(ToString::to_string).collect());
     std::fs::remove_dir_all(&dir).unwrap();
