@@ -312,6 +312,23 @@ impl Config {
         self.service.iter().filter_map(of).collect()
     }
 
+    /// What is no mistake, and most likely not meant: a driver domain whose configuration has no interface at a service of which it is to be the way out. It may get
+    /// one later.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (name, service) in &self.service {
+            let Some((driver, settings)) = service.looked_after() else { continue };
+            let (Some(config), Ok(back_ends)) = (&settings.config, settings.back_ends()) else { continue };
+            let place = config.display();
+            lines.extend(self.nets_of(driver).into_iter().filter(|net| !back_ends.contains(net)).map(|net| {
+                format!(
+                    "[service.{name}.supervise]: {place} has no interface at `{net}`, as `vif = ['backend={net}']`: it is not the way out, and fails after `ready-s`, unless it gets one (`xl network-attach`)"
+                )
+            }));
+        }
+        lines
+    }
+
     /// Fails if there is one of those, and names all of them.
     pub fn without_troubles(self) -> Result<Self> {
         let troubles = self.troubles();

@@ -55,7 +55,8 @@ Serves guests' network interfaces and disks that have one of its services as the
 driver domains. Without --check, --list and --wait it is the daemon. Its log is its standard error; twinctl asks it, and orders it about.
   --config PATH   a file, or a directory with files *.toml, instead of /etc/tandem
   --check         reads the configuration, says what is wrong with it, and ends. If all is right it says which device a driver domain would get that asks for
-                  a kind of device, and nothing else. That its device is not in the machine is a warning
+                  a kind of device, and nothing else. That its device is not in the machine is a warning,
+                  and so is that it has no interface at its service
   --list          says which interfaces and disks are plugged in and what went through them, and ends
   --wait          waits, half a minute at most, until all services' domains are there, and then 45 s at most until driver domains of disks are up that are
                   looked after, for whoever starts guests then, and ends";
@@ -112,7 +113,7 @@ fn run() -> Result<()> {
         let root = Path::new("/");
         log::show(&config.resolved(root))?;
         let missing = config.missing(root, supervisor::is_in_machine);
-        missing.iter().for_each(|line| eprintln!("tandemd: warning: {line}"));
+        missing.iter().chain(&config.warnings()).for_each(|line| eprintln!("tandemd: warning: {line}"));
         return Ok(());
     }
     if is_wait {
@@ -131,6 +132,7 @@ fn run() -> Result<()> {
     let _lock = alone()?;
     // Whoever was here before may have been watched.
     watchdog::begin(pulses::all_go_round, log::error);
+    config.warnings().iter().for_each(|line| eprintln!("tandemd: warning: {line}"));
     supervisor::await_earlier_children();
     news::begin()?;
     // Who orders something as soon as the socket is there is heard.

@@ -250,6 +250,30 @@ fn all_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
+fn one_without_an_interface_at_its_service_is_warned_of() {
+    let directory = Directory::new("interface");
+    let service = |name: &str| format!("[service.{name}]\ndriver-domain = \"dd\"\n");
+    let config = directory.0.join("dd.cfg").display().to_string();
+    let text = service("lab") + &service("net") + &format!("[service.net.supervise]\nconfig = \"{config}\"\n");
+    let warnings = |vif: &str| {
+        directory.write("dd.cfg", &format!("name = 'dd'\npci = ['00:03.0']\n{vif}\n"));
+        let config = Config::parse(&text).unwrap().without_troubles().unwrap();
+        config.warnings()
+    };
+    assert!(warnings("vif = ['backend=net', 'mac=00:16:3e:00:00:01, backend=lab']").is_empty());
+    let said = warnings("vif = ['backend=old', 'bridge=net', 'backend=lab']");
+    let [said] = said.as_slice() else { panic!("{said:?}") };
+    assert!(said.starts_with("[service.net.supervise]: ") && said.contains("at `net`"), "{said}");
+    assert!(said.contains(&config) && said.contains("`vif = ['backend=net']`"), "{said}");
+    assert_eq!(warnings("").len(), 2, "it is the way out of both");
+    // One of disks has none, and one that is described where it is named gets its own.
+    let disk = text.replace("[service.net]\n", "[service.net]\nkind = \"disk\"\n").replace(&service("lab"), "");
+    assert!(Config::parse(&disk).unwrap().warnings().is_empty());
+    let own = text.replace(&format!("config = \"{config}\""), "device = \"network\"\nkernel = \"/k\"");
+    assert!(Config::parse(&own).unwrap().warnings().is_empty());
+}
+
+#[test]
 fn what_one_service_lacks_is_no_trouble_of_the_others() {
     let text =
         "[service.lab]\n[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/nowhere/dd.cfg\"\n";
