@@ -21,6 +21,8 @@ const OVERDUE_MS: u64 = 300_000;
 const LEAST_TWIND_S: u64 = 10;
 /// Why there can be no second instance that waits, or is tried: it could take over nothing.
 const NO_DEVICE: &str = "it has no device (`pci = []`), and what it has of other domains does not change hands";
+/// No time is longer: what is counted from now on ends.
+const YEAR_MS: u64 = 365 * 24 * 3600 * 1000;
 /// Nobody is restarted for its age sooner.
 const LEAST_RENEW_S: u64 = 60;
 
@@ -312,6 +314,9 @@ impl Settings {
             "`twind-s = {}`: it makes twins meanwhile, which takes longer; {LEAST_TWIND_S} is the least, and 0 is never",
             self.twind_s
         );
+        for (key, said, unit_ms) in self.times() {
+            ensure!(said <= YEAR_MS / unit_ms, "`{key} = {said}`: that is longer than a year");
+        }
         if let Some(own) = Own::of(self)? {
             return Ok(own.claims_by_address());
         }
@@ -325,6 +330,25 @@ impl Settings {
             ensure!(!is_said || !devices.is_empty(), "`{key}`: {place}: {NO_DEVICE}");
         }
         Ok(devices)
+    }
+
+    /// All times that are said, and their units in ms.
+    fn times(&self) -> [(&'static str, u64, u64); 13] {
+        [
+            ("within-s", self.within_s, 1000),
+            ("back-off-ms", self.back_off_ms, 1),
+            ("ready-s", self.ready_s, 1000),
+            ("probe-s", self.probe_s, 1000),
+            ("connect-s", self.connect_s, 1000),
+            ("wedged-ms", self.wedged_ms, 1),
+            ("undrained-ms", self.undrained_ms(), 1),
+            ("overdue-ms", self.overdue_ms(), 1),
+            ("silent-ms", self.silent_ms, 1),
+            ("renew-s", self.renew_s, 1000),
+            ("least-free-s", self.least_free_s, 1000),
+            ("renew-pause-s", self.renew_pause_s, 1000),
+            ("twind-s", self.twind_s, 1000),
+        ]
     }
 
     /// Whether the files are there of which it is made, but for those that the image has instead. One that runs needs none of them, so this is no matter of [`Self::claims`].

@@ -206,6 +206,24 @@ fn one_that_is_always_short_of_memory_is_replaced_more_and_more_rarely() {
 }
 
 #[test]
+fn no_time_is_longer_than_a_year() {
+    let all = ["within", "ready", "probe", "connect", "renew", "least-free", "renew-pause", "twind"];
+    let all = all.map(|name| (format!("{name}-s"), 365 * 24 * 3600)).into_iter();
+    let in_ms = ["back-off", "wedged", "undrained", "overdue", "silent"]
+        .map(|name| (format!("{name}-ms"), 365 * 24 * 3600 * 1000));
+    for (key, most) in all.chain(in_ms) {
+        let said = |value: u64| {
+            let text = format!("config = \"/nowhere/dd.cfg\"\n{key} = {value}");
+            format!("{:#}", toml::from_str::<Settings>(&text).unwrap().claims("dd").unwrap_err())
+        };
+        assert!(said(most).contains("/nowhere/dd.cfg"), "{}", said(most));
+        for longer in [most + 1, i64::MAX.unsigned_abs(), u64::MAX] {
+            assert_eq!(said(longer), format!("`{key} = {longer}`: that is longer than a year"));
+        }
+    }
+}
+
+#[test]
 fn what_says_nothing_is_refused() {
     let refused = |line: &str| {
         let said = format!("config = \"/nowhere/dd.cfg\"\n{line}");
