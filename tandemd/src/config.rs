@@ -126,7 +126,8 @@ impl Config {
     /// The same where the operator may have written none: then there is a service `net`, and no way out. Nobody who has named a file, or
     /// has had one, means that.
     pub fn read_or_usual(path: &Path) -> Result<Self> {
-        let is_none = match std::fs::metadata(path) {
+        // A link that leads nowhere is something that the operator has written.
+        let is_none = match std::fs::symlink_metadata(path) {
             Err(error) => error.kind() == ErrorKind::NotFound,
             Ok(_) => files_of(path)?.is_empty(),
         };
@@ -135,6 +136,32 @@ impl Config {
             return Ok(Self { service, path: path.into(), is_written: false, metrics: None });
         }
         Self::read(path)
+    }
+
+    /// What there is to say where none was written; nothing, if one was. `records`: where the daemon keeps what it knows of driver domains.
+    pub fn says_usual(&self, records: &Path) -> Option<String> {
+        if self.is_written {
+            return None;
+        }
+        let place = self.path.display();
+        let mut said = format!("there is no file *.{ENDING} in {place}: there is the service `net`, without a way out");
+        let other = names_in(&self.path).into_iter().find(|name| !name.starts_with('.') && !name.ends_with('~'));
+        if let Some(other) = other {
+            said.push_str(&format!("; {other}, which is there, does not end with .{ENDING}"));
+        }
+        if self.is_lost(records) {
+            let records = records.display();
+            said.push_str(&format!(
+                "; driver domains were looked after, as {records} shows: what waits for their places is left alone"
+            ));
+        }
+        Some(said)
+    }
+
+    /// None was written, though driver domains were looked after, of which there are records: nobody knows what is wanted of them.
+    pub fn is_lost(&self, records: &Path) -> bool {
+        let ending = format!(".{ENDING}");
+        !self.is_written && names_in(records).iter().any(|name| name.ends_with(&ending))
     }
 
     /// What a daemon that has this is to have next.
@@ -361,6 +388,12 @@ impl Service {
     pub fn looked_after(&self) -> Option<(&str, &Settings)> {
         Some((self.driver_domain.as_deref()?, self.supervise.as_ref()?))
     }
+}
+
+/// What is in a directory, if it is one.
+fn names_in(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 /// The file, or those of a directory, in the order of their names; without what editors leave there.

@@ -132,6 +132,8 @@ fn run() -> Result<()> {
     let _lock = alone()?;
     // Whoever was here before may have been watched.
     watchdog::begin(pulses::all_go_round, log::error);
+    let records = Path::new(supervisor::RECORDS);
+    config.says_usual(records).iter().for_each(|line| eprintln!("tandemd: {line}"));
     config.warnings().iter().for_each(|line| eprintln!("tandemd: warning: {line}"));
     supervisor::await_earlier_children();
     news::begin()?;
@@ -139,7 +141,9 @@ fn run() -> Result<()> {
     supervisor::open_desks(&config);
     control::begin(&config)?;
     metrics::begin(&config)?;
-    supervisor::clear_orphans(&config)?;
+    if !config.is_lost(records) {
+        supervisor::clear_orphans(&config)?;
+    }
     let make = |name: &str| domain::find_or_make(&mut Client::open()?, Hypervisor::census()?, name);
     let mut domains = Domains::new(make, domain::destroy);
     loop {

@@ -119,6 +119,31 @@ fn files_of_a_directory_count_as_one() {
 }
 
 #[test]
+fn a_configuration_that_cannot_be_found_is_not_taken_for_none() {
+    let directory = Directory::new("lost");
+    let records = Directory::new("lost-records");
+    let link = directory.0.join("link");
+    std::os::unix::fs::symlink("/nowhere/tandem", &link).unwrap();
+    let said = format!("{:#}", Config::read_or_usual(&link).unwrap_err());
+    assert!(said.contains("link"), "{said}");
+    std::fs::remove_file(&link).unwrap();
+    // It is said that there is none.
+    let usual = |records: &Path| Config::read_or_usual(&directory.0).unwrap().says_usual(records).unwrap();
+    let said = usual(&records.0);
+    assert!(said.ends_with(": there is the service `net`, without a way out"), "{said}");
+    directory.write("net.tml", "[service.net]\n");
+    assert!(usual(&records.0).ends_with("; net.tml, which is there, does not end with .toml"));
+    // Nobody that waits is ended for that.
+    assert!(!Config::read_or_usual(&directory.0).unwrap().is_lost(&records.0));
+    records.write("net.toml", "");
+    assert!(Config::read_or_usual(&directory.0).unwrap().is_lost(&records.0));
+    assert!(usual(&records.0).contains("what waits for their places is left alone"));
+    directory.write("net.toml", "[service.net]\n");
+    let written = Config::read_or_usual(&directory.0).unwrap();
+    assert_eq!((written.says_usual(&records.0), written.is_lost(&records.0)), (None, false));
+}
+
+#[test]
 fn files_that_contradict_each_other_are_refused() {
     let directory = Directory::new("contradictions");
     let said = || format!("{:#}", Config::read(&directory.0).unwrap_err());

@@ -78,7 +78,7 @@ use std::time::{Duration, Instant};
 /// What a driver domain does at which nobody has looked yet.
 const NOT_LOOKED: &str = "unknown";
 /// Where records are.
-const RECORDS: &str = "/var/lib/tandem";
+pub const RECORDS: &str = "/var/lib/tandem";
 /// Told by Linux; another one after each start of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// So often is looked at what is under way, and at one that is neither up nor on its way.
