@@ -63,7 +63,14 @@ fn write(path: &Path, text: &str, is_to_last: bool) -> Result<()> {
         }
         std::fs::rename(&new, path)
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    let done = match (write(), path.parent()) {
+        // Somebody has removed the directory.
+        (Err(error), Some(place)) if is_to_last && error.kind() == ErrorKind::NotFound => {
+            std::fs::create_dir_all(place).and_then(|()| write())
+        }
+        (done, _) => done,
+    };
+    done.with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn text(record: &Record) -> Result<String> {

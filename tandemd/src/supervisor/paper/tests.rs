@@ -159,6 +159,19 @@ fn what_cannot_be_written_is_said_once_and_written_as_soon_as_it_can_be() {
 }
 
 #[test]
+fn a_directory_that_somebody_has_removed_is_made_again() {
+    let (dir, mut place) = place("removed");
+    place.disk = dir.join("lib").join("net.toml");
+    std::fs::create_dir(dir.join("lib")).unwrap();
+    let mut paper = Paper::new(place.clone(), Record::default());
+    comes(&place, &mut paper, &Record::default());
+    std::fs::remove_dir_all(dir.join("lib")).unwrap();
+    assert!(comes(&place, &mut paper, &counted("panicked")).is_empty());
+    assert_eq!(place.read("one").unwrap(), counted("panicked"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn without_memory_all_goes_on_and_it_is_said_once() {
     let (dir, mut place) = place("lost");
     place.memory = dir.join("nowhere").join("net.record");
