@@ -4,6 +4,7 @@
 use super::xl_config::value_of;
 use control::Image;
 use std::path::Path;
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,17 @@ impl Looker {
             self.seen = asked.join().ok().or(self.seen.take());
         }
     }
+}
+
+/// What this reads on domain 0's disk, if it is done in time.
+pub fn within<T: Send + 'static>(limit: Duration, read: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (to, answer) = mpsc::channel();
+    let work = move || {
+        // Nobody may wait for it any more.
+        let _ = to.send(read());
+    };
+    std::thread::Builder::new().name("files".into()).spawn(work).ok()?;
+    answer.recv_timeout(limit).ok()
 }
 
 /// Looks for the files that one of this configuration and image is made of.
@@ -150,6 +162,15 @@ mod tests {
         std::fs::remove_file(&place).unwrap();
         // What one has said stays until the next one has.
         assert!(look(101).config.unwrap().contains("/nowhere/vmlinuz"));
+    }
+
+    #[test]
+    fn what_is_not_read_in_time_is_done_without() {
+        assert_eq!(within(Duration::from_secs(60), || 5), Some(5));
+        let (_stays, never) = mpsc::channel::<u32>();
+        let begin = Instant::now();
+        assert_eq!(within(Duration::from_millis(10), move || never.recv()), None);
+        assert!(begin.elapsed() < Duration::from_secs(30));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! What a driver domain says of itself, which nobody has to believe.
 
-use super::super::last_words;
 use super::super::look::{Domain, Twind, Way};
 use super::super::pulse::Pulse;
 use super::super::settings::Settings;
+use super::super::{files, last_words};
 use super::Shell;
 use crate::store::Store;
 use anyhow::Result;
@@ -13,6 +13,9 @@ use xen_abi::sched as reason;
 
 /// So often it is looked how much memory it tells of.
 const MEMORY: Duration = Duration::from_secs(1);
+
+/// The log of a console, which is on domain 0's disk, is waited for no longer.
+const LOG: Duration = Duration::from_millis(100);
 
 /// Where a driver domain may say how much memory it has left, in KiB.
 pub fn available_of(domain: u16) -> String {
@@ -86,7 +89,9 @@ impl Shell {
         if last_words::is_out_of_memory(&said) || last_words::has_panic(&said) {
             return Ok(last_words::is_out_of_memory(&said));
         }
-        let log = last_words::of_log(Path::new(last_words::LOGS), &self.driver);
+        let driver = self.driver.clone();
+        let log = files::within(LOG, move || last_words::of_log(Path::new(last_words::LOGS), &driver));
+        let log = log.unwrap_or_default();
         Ok(last_words::has_panic(&log) && last_words::is_out_of_memory(&log))
     }
 }
