@@ -18,7 +18,7 @@
 
 use crate::supervisor::{
     candidate_of, foresee, image_of, missing_of, named_by, remains_of, standby_of, wants_of, words_for_missing, Choice,
-    Given, Settings, UNDRAINED_DISK_MS,
+    Given, Held, Settings, UNDRAINED_DISK_MS,
 };
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
@@ -299,8 +299,8 @@ impl Config {
     }
 
     /// Devices of driver domains that are to be looked after that are not in the machine, or not free. That is no error: one may come later.
-    pub fn missing(&self, root: &Path, is_there: impl Fn(&str) -> bool) -> Vec<String> {
-        let choices = foresee(self, root);
+    pub fn missing(&self, root: &Path, held: &Held, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+        let choices = foresee(self, root, held);
         let of = |(name, service): (&String, &Service)| {
             let (driver, settings) = service.looked_after()?;
             let missing = match choices.get(name) {
@@ -317,8 +317,8 @@ impl Config {
     }
 
     /// Which devices services would be given that ask for a kind, or for a vendor and a device: a line for each.
-    pub fn resolved(&self, root: &Path) -> String {
-        let choices = foresee(self, root);
+    pub fn resolved(&self, root: &Path, held: &Held) -> String {
+        let choices = foresee(self, root, held);
         let of = |(name, choice): (&String, &Choice)| {
             let given = choice.given(&wants_of(self, name)).into_iter();
             let line = |given: Given| format!("{name}: `{}` is {}\n", given.want, given.device);

@@ -111,8 +111,10 @@ fn run() -> Result<()> {
     if is_check {
         let config = config.without_troubles()?;
         let root = Path::new("/");
-        log::show(&config.resolved(root))?;
-        let missing = config.missing(root, supervisor::is_in_machine);
+        // Without xenstore nobody has any.
+        let held = Client::open().and_then(|mut store| supervisor::held(&mut store)).unwrap_or_default();
+        log::show(&config.resolved(root, &held))?;
+        let missing = config.missing(root, &held, supervisor::is_in_machine);
         missing.iter().chain(&config.warnings()).for_each(|line| eprintln!("tandemd: warning: {line}"));
         return Ok(());
     }

@@ -3,8 +3,11 @@
 use super::assign::domain_0_works_with;
 use super::choice::{self, choose, Asker, Choice, Given, Others, Want};
 use super::driver::Own;
-use super::place;
+use super::{pci, place};
 use crate::config::Config;
+use crate::service::name_of;
+use crate::store::Store;
+use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -47,11 +50,28 @@ pub fn known(service: &str, driver: &str) -> Vec<Given> {
     all.get(service).cloned().unwrap_or_else(|| recorded(service, driver))
 }
 
-/// What all services would get if all began now.
-pub fn foresee(config: &Config, root: &Path) -> BTreeMap<String, Choice> {
-    let (askers, claimed) = askers_of(config, &Now::default(), recorded);
+/// Domains that have devices, by their names, and which.
+pub type Held = Vec<(String, Vec<String>)>;
+
+/// Who has what now.
+pub fn held(store: &mut impl Store) -> Result<Held> {
+    let mut held = Vec::new();
+    for domain in pci::domains(store)? {
+        held.push((store.read(&name_of(domain))?.unwrap_or_default(), pci::devices_of(domain, store)?));
+    }
+    Ok(held)
+}
+
+/// What all services would get if all began now, and their driver domains had again what they have.
+pub fn foresee(config: &Config, root: &Path, held: &Held) -> BTreeMap<String, Choice> {
+    let (mut askers, claimed) = askers_of(config, &Now::default(), recorded);
+    for asker in &mut askers {
+        let driver = config.service.get(&asker.service).and_then(|service| service.driver_domain.as_ref());
+        asker.has = held.iter().filter(|(name, _)| Some(name) == driver).flat_map(|(_, has)| has.clone()).collect();
+    }
+    let taken: BTreeSet<String> = held.iter().flat_map(|(_, has)| has.clone()).collect();
     let in_use = |device: &str| domain_0_works_with(root, device);
-    let others = Others { claimed: &claimed, taken: &BTreeSet::new(), in_use: &in_use };
+    let others = Others { claimed: &claimed, taken: &taken, in_use: &in_use };
     choose(&askers, &choice::functions(root), &others)
 }
 
@@ -96,6 +116,7 @@ fn askers_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_store::Nodes;
     use std::path::PathBuf;
 
     /// A machine with three cards, a kernel for driver domains, and their configuration.
@@ -154,10 +175,10 @@ mod tests {
             machine.config(&[("a", "\"network\""), ("b", "[\"network\", \"0000:00:05.0\"]"), ("c", "\"network\"")]);
         assert!(config.troubles().is_empty(), "{:?}", config.troubles());
         assert_eq!(
-            config.resolved(&machine.0),
+            config.resolved(&machine.0, &Held::new()),
             "given-a: `network` is 0000:00:03.0\ngiven-b: `network` is 0000:00:04.0\n"
         );
-        let missing = config.missing(&machine.0, |_| true);
+        let missing = config.missing(&machine.0, &Held::new(), |_| true);
         let [said] = missing.as_slice() else { panic!("{missing:?}") };
         assert!(
             said.starts_with("[service.given-c.supervise]: a device for `network` (0000:00:03.0: it is `given-a`'s; "),
@@ -165,7 +186,7 @@ mod tests {
         );
         assert!(said.contains("asks for that (`device`)"), "{said}");
         // A disk's controller that has gone.
-        let missing = config.missing(&machine.0, |name| name != "0000:00:05.0");
+        let missing = config.missing(&machine.0, &Held::new(), |name| name != "0000:00:05.0");
         assert!(missing[0].starts_with("[service.given-b.supervise]: 0000:00:05.0: not in the machine"), "{missing:?}");
     }
 
@@ -174,16 +195,32 @@ mod tests {
         let machine = Machine::new("interface");
         let config = machine.config(&[("a", "\"network\""), ("b", "\"00:04.0\"")]);
         machine.has_interface("eth0", "0000:00:03.0", "0x1002\n");
-        assert_eq!(config.resolved(&machine.0), "given-a: `network` is 0000:00:03.0\n");
+        assert_eq!(config.resolved(&machine.0, &Held::new()), "given-a: `network` is 0000:00:03.0\n");
         for name in ["0000:00:03.0", "0000:00:04.0"] {
             machine.has_interface("eth0", name, "0x1003\n");
             let said = domain_0_works_with(&machine.0, name).unwrap();
             assert!(said.contains("its interface eth0 is up; `ip link set eth0 down`"), "{said}");
         }
         machine.has_interface("eth0", "0000:00:03.0", "0x1003\n");
-        assert_eq!(config.resolved(&machine.0), "");
-        let missing = config.missing(&machine.0, |_| true);
+        assert_eq!(config.resolved(&machine.0, &Held::new()), "");
+        let missing = config.missing(&machine.0, &Held::new(), |_| true);
         assert!(missing.len() == 1 && missing[0].contains("0000:00:03.0: domain 0 works with it"), "{missing:?}");
+    }
+
+    #[test]
+    fn what_another_domain_has_is_not_foreseen_for_anybody() {
+        let machine = Machine::new("held");
+        let config = machine.config(&[("a", "\"network\""), ("b", "\"network\"")]);
+        let mut store = Nodes::default();
+        for (domain, name, device) in [("7", "u1", "0000:00:03.0"), ("8", "dd-b", "0000:00:04.0")] {
+            store.set(&format!("/local/domain/{domain}/name"), name);
+            store.set(&format!("/local/domain/0/backend/pci/{domain}/0/num_devs"), "1");
+            store.set(&format!("/local/domain/0/backend/pci/{domain}/0/dev-0"), device);
+        }
+        let held = held(&mut store).unwrap();
+        assert_eq!(config.resolved(&machine.0, &held), "given-b: `network` is 0000:00:04.0\n");
+        let missing = config.missing(&machine.0, &held, |_| true);
+        assert!(missing.len() == 1 && missing[0].contains("0000:00:03.0: another domain has it"), "{missing:?}");
     }
 
     #[test]

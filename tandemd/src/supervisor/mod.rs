@@ -41,7 +41,7 @@ mod xl_config;
 
 pub use cause::NAMES as CAUSES;
 pub use choice::{Choice, Given};
-pub use given::{foresee, wants_of};
+pub use given::{foresee, held, wants_of, Held};
 pub use machine::upgrade::name_of as candidate_of;
 pub use orphans::begin as clear_orphans;
 #[cfg(test)]
