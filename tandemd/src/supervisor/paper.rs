@@ -180,9 +180,11 @@ pub struct Paper {
 impl Paper {
     /// With what was read there.
     pub fn new(place: Place, written: Record) -> Self {
+        // First: what comes to the disk in between is not there yet then, and is not coming any more.
+        let coming = desk().coming(&place.disk);
         let on_disk = text_of(&place.disk).unwrap_or_default();
         let is_newer = text(&written).is_ok_and(|text| text != on_disk);
-        let of = [mark(&on_disk)].into_iter().chain(desk().coming(&place.disk)).collect();
+        let of = [mark(&on_disk)].into_iter().chain(coming).collect();
         Self { place, written, of, is_newer, is_old: false, is_lost: false }
     }
 
