@@ -1,5 +1,7 @@
 //! How long an invocation may take.
 
+use core::cell::Cell;
+
 /// An invocation has so much more time, in ns, whenever what it may take is found to be over, for the machine itself may have stood
 /// still, as one that is emulated or nested does: then it is found so once. What runs in circles is found so every time.
 const GRACE_NS: u64 = 5_000_000;
@@ -43,6 +45,32 @@ impl TimeLimit {
         self.left = left;
         self.deadline_ns = now.saturating_add(GRACE_NS);
         false
+    }
+}
+
+/// The timer fires on the way to a gate or back, where nobody can leave the twin. It is not armed again for what is over, so that is known until
+/// the invocation ends, whoever asks.
+#[derive(Clone, Debug, Default)]
+pub struct Unheard(Cell<bool>);
+
+impl Unheard {
+    /// It may have fired.
+    pub fn note(&self) {
+        self.0.set(true);
+    }
+
+    /// Is the time over, as `has_no_time_left` says, who is only asked if the timer may have fired? If it is not, that was heard.
+    #[inline(always)]
+    pub fn is_over(&self, has_no_time_left: impl FnOnce() -> bool) -> bool {
+        self.0.get() && self.ask(has_no_time_left)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ask(&self, has_no_time_left: impl FnOnce() -> bool) -> bool {
+        let is_over = has_no_time_left();
+        self.0.set(is_over);
+        is_over
     }
 }
 
@@ -98,6 +126,18 @@ mod tests {
         assert_eq!(limit.deadline_ns(), 60_000_000_000 + GRACE_NS);
         assert!(!limit.is_over(60_000_000_001, 5), "its grace runs");
         assert!(!limit.is_over(120_000_000_000, 5), "and it may stand still again");
+    }
+
+    #[test]
+    fn what_was_found_to_be_over_stays_so_and_what_was_not_is_asked_once() {
+        let unheard = Unheard::default();
+        assert!(!unheard.is_over(|| unreachable!("the timer has not fired")));
+        unheard.note();
+        assert_eq!(
+            [unheard.is_over(|| true), unheard.is_over(|| true), unheard.is_over(|| false)],
+            [true, true, false]
+        );
+        assert!(!unheard.is_over(|| unreachable!("that was heard")));
     }
 
     #[test]

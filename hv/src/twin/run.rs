@@ -117,7 +117,7 @@ impl Running<'_, '_> {
 
     /// The twin, or a stub on its way, was interrupted: perhaps by the timer, which has to fire again. The next gate asks for the time.
     pub fn keep_timer(&self) {
-        self.domain.may_be_late.set(true);
+        self.domain.unheard.note();
         timers::fire_again_by(self.domain.deadline_ns());
     }
 

@@ -17,7 +17,7 @@ use hv_core::cmdline::Options;
 use twin_abi::layout::ctx;
 use twin_abi::op::{note, MASK_BITS};
 use twin_runtime::gate::{Embedder, Upcall};
-use twin_runtime::limit::TimeLimit;
+use twin_runtime::limit::{TimeLimit, Unheard};
 use twin_runtime::linux::lanes::MAX_LANES;
 use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::Frame;
@@ -59,8 +59,8 @@ pub struct DomainView<'a> {
     limit: Cell<TimeLimit>,
     /// Invocations that have begun, or gone on.
     begun: u32,
-    /// The timer may have fired without having been heard.
-    pub may_be_late: Cell<bool>,
+    /// Whether the timer may have fired where nothing could be done.
+    pub unheard: Unheard,
     /// The function that it waits for.
     pub to_call: Option<ToCall>,
     /// The card's polls that are to run: bits.
@@ -83,7 +83,7 @@ impl<'a> DomainView<'a> {
             card,
             limit: Cell::new(TimeLimit::NONE),
             begun: 0,
-            may_be_late: Cell::new(false),
+            unheard: Unheard::default(),
             to_call: None,
             polls: 0,
             completed: 0,
@@ -164,14 +164,6 @@ impl<'a> DomainView<'a> {
         if now >= self.late_ns {
             self.woken |= LATE;
         }
-    }
-
-    /// The timer may have fired unheard: is the time over?
-    #[cold]
-    #[inline(never)]
-    fn heard_late(&self) -> bool {
-        self.may_be_late.set(false);
-        self.has_no_time_left()
     }
 
     /// Is the time over, and was it found to be as often as it may be?
@@ -475,7 +467,7 @@ impl Embedder for DomainView<'_> {
     /// cannot be left there, the next gate has to look.
     #[inline(always)]
     fn is_out_of_time(&self) -> bool {
-        self.may_be_late.get() && self.heard_late()
+        self.unheard.is_over(|| self.has_no_time_left())
     }
     fn is_twin_stack(&self, address: u64) -> bool {
         self.instance.config().is_twin_stack(address)

@@ -11,6 +11,7 @@ use twin_verify::{verify, Policy};
 
 use super::*;
 use crate::instance::{Areas, Config, Incomplete};
+use crate::limit::Unheard;
 use crate::linux::pool::Pool;
 use crate::linux::skb::Frame;
 use crate::linux::Foreign;
@@ -62,6 +63,7 @@ struct World {
     miss: u64,
     result: u64,
     late: bool,
+    unheard: Unheard,
     table: Vec<(usize, u64, u64)>,
     upcalls: Vec<(u64, [u64; 6])>,
     is_later: bool,
@@ -135,7 +137,7 @@ impl Embedder for World {
         Ok(if self.is_later { Upcall::Later } else { Upcall::Returned(99) })
     }
     fn is_out_of_time(&self) -> bool {
-        self.late
+        self.unheard.is_over(|| self.late)
     }
     fn is_twin_stack(&self, address: u64) -> bool {
         (0x100_0000..0x100_8000).contains(&address)
@@ -181,8 +183,11 @@ fn short_ways_are_those_of_the_gate() {
     assert_eq!([PRINTK, TEXT + 0x41, 0].map(|domain| running.enters(domain, &mut world)), [None; 3]);
     assert_eq!(world.budget, 8);
     world.late = true;
+    world.unheard.note();
     assert!(!may_begin(&mut world));
     assert_eq!(running.enters(TEXT + 0x40, &mut world), None);
+    // Nor is that forgotten on the way to the gate.
+    assert_eq!(reason(running.gate(&call(Gate::Import(0)), &mut world, &support)), Some(Reason::TimeOut));
     (world.late, world.budget) = (false, 0);
     assert!(!may_begin(&mut world));
     assert_eq!(running.enters(TEXT + 0x40, &mut world), None);
@@ -267,6 +272,7 @@ fn a_used_up_budget_ends_it_in_any_gate_and_says_where() {
     assert_eq!(running.twin().warnings, 2);
     assert!(twin.begin(TEXT + 1, &[0; 6], 2, &mut world).is_err());
     (world.budget, world.late) = (100, true);
+    world.unheard.note();
     assert_eq!(reason(twin.gate(&call(Gate::Import(0)), &mut world, &support)), Some(Reason::TimeOut));
 }
 
