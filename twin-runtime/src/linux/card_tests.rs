@@ -194,6 +194,26 @@ fn a_queue_leaves_the_others_their_pages() {
     assert_eq!((f.pool.free().0, f.pool.free().2, fill(&mut f, 0, 2).len()), (16, 16, 3));
 }
 
+/// Nobody would tell its sender that it is sent.
+#[test]
+fn a_packet_of_a_sender_is_the_domains_to_free_where_there_is_no_card() {
+    let (mut f, s) = domain(1);
+    f.pool.locate(SKBS, 0x7000);
+    let skb = f.pool.reserve(100, 0).expect("free").skb;
+    assert_eq!(s.prepare_reserved(&mut f, skb, (60, 0), packet(5)), Ok(true));
+    f.has_card = false;
+    for name in ["napi_consume_skb", "consume_skb", "__dev_kfree_skb_any"] {
+        assert_eq!(call(name, &s, &mut f, &[skb, 64]), Err(Stop::Upcall), "{name}");
+    }
+    assert_eq!(f.events, []);
+    let mut cookies = [0; 2];
+    assert_eq!(f.pool.forget_cookies(&mut Forgetting::default(), &mut cookies), 1);
+    assert_eq!(cookies, [5, 0]);
+    // It is the driver's like any other then.
+    assert_eq!((call("napi_consume_skb", &s, &mut f, &[skb, 64]), f.pool.free().0), (Ok(0), 1));
+    assert_eq!(f.events, []);
+}
+
 #[test]
 fn cookies_of_what_the_driver_has_come_back_once() {
     let (mut f, s) = domain(3);

@@ -331,11 +331,14 @@ impl Stopped {
             }
         }
         close_queues(place);
-        HAS_CARD.fetch_and(!(1 << number), Ordering::SeqCst);
-        NR_ATTACHED.fetch_sub(1, Ordering::Relaxed);
+        // Nothing is in the lanes: who comes by does not come again for their time.
+        place.lanes().for_each(|lane| lane.due_ns.store(u64::MAX, Ordering::Relaxed));
         if let Some(hooks) = hooks() {
             (hooks.detached)(attached.card, &mut || give_packets_back(place, loaded, attached.card, why));
         }
+        // Only now: a function that is called on behalf of the domain may be done with packets, of which it tells no sender.
+        HAS_CARD.fetch_and(!(1 << number), Ordering::SeqCst);
+        NR_ATTACHED.fetch_sub(1, Ordering::Relaxed);
         if why == Why::Disabled {
             loaded.common.note(note::DISABLED, 0);
             attached.notify();

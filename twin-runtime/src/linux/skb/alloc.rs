@@ -138,6 +138,10 @@ pub fn consume<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if skb == 0 {
         return Ok(0);
     }
+    if !host.takes_packets() && host.with_pool(|pool| matches!(pool.is_with(skb), Some(Use::Transmit(_)))) {
+        // Nobody would tell its sender. The domain frees it, and that it did is found.
+        return Err(Stop::Upcall);
+    }
     match host.with_pool(|pool| pool.give_sent(skb)) {
         // Nobody but the host has put fragments into what it sends.
         Some(cookie) => host.transmitted(skb, cookie),
