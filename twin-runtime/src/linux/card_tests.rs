@@ -373,15 +373,37 @@ fn without_a_card_polls_and_packets_are_the_domains() {
 fn a_poll_goes_back_to_whoever_waits_for_it() {
     let (mut f, s) = domain(1);
     let state = DEVICE + s.offsets.napi_state;
-    for (before, ended, after) in [(1, false, 1), (5, true, 4), (7, true, 4), (0x41, false, 0x41)] {
+    for (before, again, after) in [(1, true, 1), (5, false, 4), (7, false, 4), (0x41, true, 0x41), (8, false, 8)] {
         f.put_u64(state, before).expect("mapped");
-        assert_eq!(s.end_stopped_poll(&mut f, DEVICE), Ok(ended), "{before:#x}");
+        assert_eq!(s.after_poll(&mut f, DEVICE, false), Ok(again), "{before:#x}");
         assert_eq!(f.u64(state), Ok(after));
+        assert_eq!(
+            (s.after_poll(&mut f, DEVICE, true), f.u64(state)),
+            (Ok(false), Ok(after)),
+            "it is another's by now"
+        );
     }
     for (before, after) in [(1, 0), (3, 0), (0x15, 0x14), (2, 2)] {
         f.put_u64(state, before).expect("mapped");
         s.give_poll_back(&mut f, DEVICE).expect("there");
         assert_eq!(f.u64(state), Ok(after), "{before:#x}");
+    }
+}
+
+/// Another polls it as well (`NPSVC`), so the driver may not give it up: whoever owns it has to run it again.
+#[test]
+fn a_poll_that_could_not_be_given_up_runs_again() {
+    let (mut f, s) = domain(1);
+    let state = DEVICE + s.offsets.napi_state;
+    for (before, value, after) in [(9, 0, 9), (0x41, 0, 0x41), (1, 1, 0), (3, 0, 1)] {
+        f.completed.clear();
+        f.events.clear();
+        f.put_u64(state, before).expect("mapped");
+        assert_eq!(call("napi_complete_done", &s, &mut f, &[DEVICE, 1]), Ok(value), "{before:#x}");
+        let was_given_up = f.completed == [DEVICE];
+        let is_scheduled = f.events == [Event::Poll(DEVICE)];
+        let runs_again = s.after_poll(&mut f, DEVICE, was_given_up).expect("there") || is_scheduled;
+        assert_eq!((runs_again, f.u64(state)), (after & 1 != 0, Ok(after)), "{before:#x}");
     }
 }
 

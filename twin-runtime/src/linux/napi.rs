@@ -60,14 +60,19 @@ pub fn complete_done<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Don
 }
 
 impl Support {
-    /// Whoever stops a poll waits for its owner to let go of it. Such a poll, which the host owns and which has used up its weight, is
-    /// over; whether it was.
+    /// A poll that the host runs has returned. Is it to run again? It is if the driver has not given it up: for it has used up its weight, or
+    /// was refused ([`complete_done`]), as while another polls too (`NPSVC`); then it is still the host's, and nobody else would run it. Whoever
+    /// stops a poll waits for its owner to let go of it: that ends such a one.
     ///
     /// # Errors
     /// If it is not there.
-    pub fn end_stopped_poll<H: Host>(&self, host: &mut H, napi: u64) -> Result<bool, Reason> {
-        let give = |state: u64| (state & DISABLE != 0).then_some(state & !(SCHED | MISSED));
-        Ok(host.update_u64(napi.wrapping_add(self.offsets.napi_state), give)?.1)
+    pub fn after_poll<H: Host>(&self, host: &mut H, napi: u64, was_given_up: bool) -> Result<bool, Reason> {
+        if was_given_up {
+            return Ok(false);
+        }
+        let end = |state: u64| (state & DISABLE != 0).then_some(state & !(SCHED | MISSED));
+        let (old, is_ended) = host.update_u64(napi.wrapping_add(self.offsets.napi_state), end)?;
+        Ok(!is_ended && old & SCHED != 0)
     }
 
     /// A poll that the host owns is nobody's any more.

@@ -316,17 +316,17 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// A poll has dealt with `work` packets. With as many as it may it is still the hypervisor's, and there is more.
+    /// A poll has dealt with `work` packets.
     #[inline(never)]
     fn polled(&mut self, n: usize, work: u32) -> Result<(), Stop> {
         self.budget = self.budget.saturating_sub(work);
-        self.progress.polling = 0;
+        let was_given_up = core::mem::take(&mut self.progress.polling) >> n & 1 == 0;
         if work >= MANY {
             self.session.domain.begin_anew();
         }
-        let Some(napi) = self.attached.napi(n).filter(|napi| work >= napi.weight) else { return Ok(()) };
-        let ended = self.loaded.common.support.end_stopped_poll(&mut self.session.domain, napi.napi);
-        if !self.check(ended)? {
+        let Some(napi) = self.attached.napi(n) else { return Ok(()) };
+        let again = self.loaded.common.support.after_poll(&mut self.session.domain, napi.napi, was_given_up);
+        if self.check(again)? {
             self.progress.polls |= 1 << n;
         }
         Ok(())
