@@ -186,9 +186,12 @@ impl Device {
         self.write(&request).map_err(|error| not_attached(&error, vif))
     }
 
-    /// The twin goes.
+    /// The twin goes, if it is not gone already, as with its interface.
     pub fn unload(&mut self) -> Result<(), String> {
-        self.write(&UNLOAD.to_le_bytes()).map_err(|error| format!("unloading the twin: {error}"))
+        self.write(&UNLOAD.to_le_bytes()).or_else(|error| match error.raw_os_error() {
+            Some(ENOENT) => Ok(()),
+            _ => Err(format!("unloading the twin: {error}")),
+        })
     }
 
     /// For tests: damages what the twin works on, until it is aborted.

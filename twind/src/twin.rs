@@ -69,7 +69,7 @@ pub trait Driver {
     fn status(&mut self) -> Result<Status, String>;
     /// Makes a twin of this mode and loads it; none is loaded.
     fn load(&mut self, mode: Mode) -> Result<Status, String>;
-    /// The twin goes.
+    /// The twin goes, if it is not gone already.
     fn unload(&mut self) -> Result<(), String>;
     /// The interrupts that the card has now. They are read without a lock, so they may be others when this returns.
     fn interrupts(&mut self) -> Result<Vec<Irq>, String>;
@@ -175,6 +175,15 @@ impl<D: Driver> Twin<D> {
         self.load().inspect_err(|why| {
             self.is_due = true;
             self.set(Some(why.clone()));
+        })
+    }
+
+    /// The same on request. If it fails, what was loaded, or was tried again, is tried again. What was aborted is not.
+    fn load_anew(&mut self) -> Result<(), String> {
+        self.is_due |= self.is_loaded;
+        self.load().inspect_err(|why| {
+            let news = self.driver.status().map_or(0, |status| status.news);
+            self.rest.failed(why, news, Instant::now());
         })
     }
 
@@ -346,8 +355,7 @@ impl<D: Driver> Twin<D> {
             Command::Look => Ok(()),
             Command::Load => {
                 self.told.wanted = self.kind;
-                self.is_due = false;
-                self.load()
+                self.load_anew()
             }
             Command::Unload => {
                 self.told.wanted = Mode::Vm;
@@ -376,7 +384,8 @@ impl<D: Driver> Twin<D> {
             self.kind = before;
             if was_loaded {
                 self.told.wanted = wanted;
-                if let Err(why) = self.load() {
+                self.is_due = true;
+                if let Err(why) = self.load_anew() {
                     self.say(&format!("the twin that was there does not come back: {why}"));
                 }
             }

@@ -88,9 +88,6 @@ impl Driver for Fake {
         self.status()
     }
     fn unload(&mut self) -> Result<(), String> {
-        if self.state == State::Empty {
-            return Err("none is loaded".into());
-        }
         (self.state, self.is_disabled) = (State::Empty, false);
         Ok(())
     }
@@ -277,6 +274,48 @@ fn an_interface_that_comes_back_has_its_twin_again() {
     twin.driver.is_there = true;
     twin.look().unwrap();
     assert_eq!((told(&twin), twin.driver.loads), (ABSENT, 3));
+}
+
+#[test]
+fn a_load_that_fails_does_not_end_what_is_tried_again() {
+    // It is tried again, has been loaded, or has just gone unseen.
+    for case in 0..3 {
+        let mut twin = loaded(Mode::TwinMirror);
+        if case != 1 {
+            twin.driver.state = State::Empty;
+        }
+        twin.driver.refuses = Some("no handler");
+        if case == 0 {
+            twin.look().unwrap();
+        }
+        let before = twin.driver.loads;
+        assert_eq!(twin.serve(Command::Load), Err("no handler".into()), "{case}");
+        assert_eq!((told(&twin), twin.driver.loads - before), (ABSENT, 1), "{case}: not at once");
+        assert_eq!(twin.told.why.as_deref(), Some("no handler"));
+        twin.driver.refuses = None;
+        twin.driver.news += 1;
+        twin.look().unwrap();
+        assert_eq!((told(&twin), twin.told.wanted), (ATTACHED, Mode::TwinMirror), "{case}");
+    }
+    // What was there before another mode was asked for.
+    let mut twin = loaded(Mode::Vm);
+    twin.driver.refuses = Some("no memory");
+    twin.serve(Command::Mode(Mode::TwinStlb)).unwrap_err();
+    twin.driver.refuses = None;
+    twin.driver.news += 1;
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.driver.mode), (LOADED, Mode::TwinMirror));
+    // Not what was aborted, nor what was unloaded.
+    for command in [Command::Damage, Command::Unload] {
+        let mut twin = loaded(Mode::TwinMirror);
+        twin.serve(command).unwrap();
+        twin.driver.refuses = Some("no handler");
+        twin.serve(Command::Load).unwrap_err();
+        twin.driver.refuses = None;
+        twin.driver.news += 1;
+        twin.look().unwrap();
+        assert_eq!(told(&twin), ABSENT, "{command:?}");
+    }
 }
 
 #[test]
