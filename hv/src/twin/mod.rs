@@ -173,7 +173,7 @@ pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
         *place = Some(State::Ready(Loaded {
             mode: request.mode,
             instances,
-            code: Some(code),
+            code,
             mirror,
             common,
             owner,
@@ -211,9 +211,10 @@ fn make(d: &Domain, verifying: &mut Verifying, place: usize, verified: Verified<
     let Some(Making { instances, code }) = making else {
         mirror.share_all(d)?;
         let code = Frames::with(bytes).ok_or(Errno::ENOMEM)?;
-        *making = Some(Making { instances: Vec::new(), code });
+        *making = Some(Making { instances: Vec::new(), code: Some(code) });
         return Ok(false);
     };
+    let code = code.as_ref().ok_or(Errno::ENOENT)?;
     let cpu = instances.len();
     if cpu == MAX_CPUS || percpu::online_mask() >> cpu == 0 {
         return Ok(true);

@@ -147,7 +147,8 @@ pub struct Verifying {
 /// The code of a twin, and its instances, which are made one at a time.
 pub struct Making {
     pub instances: Vec<Instance>,
-    pub code: Frames,
+    /// `None` when it is taken down.
+    pub code: Option<Frames>,
 }
 
 /// A twin that is loaded. Fields that refer to others come first.
@@ -175,8 +176,10 @@ pub struct Loaded {
 impl Verifying {
     /// Gives back what was made, and what was taken of the domain's. ERESTART: to be called again.
     pub fn give_up(&mut self, d: &Domain) -> Result<(), Errno> {
-        if self.making.is_some() {
-            instance::unmap(self.seat.number() as usize);
+        if let Some(Making { instances, code }) = &mut self.making {
+            if !take_down(self.seat.number() as usize, code, instances) {
+                return Err(Errno::ERESTART);
+            }
             self.making = None;
         }
         self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.release(d))
@@ -211,12 +214,7 @@ pub static TWINS: [Place; MAX_TWINS] = [const { Place::new(None) }; MAX_TWINS];
 impl Loaded {
     /// Takes the mappings away, then what was mapped, an instance at a time. `true`: that was the last.
     pub fn take_down(&mut self, number: usize) -> bool {
-        if self.code.is_some() {
-            instance::unmap(number);
-            self.code = None;
-        }
-        self.instances.pop();
-        self.instances.is_empty()
+        take_down(number, &mut self.code, &mut self.instances)
     }
 
     /// Is it to be taken down?
@@ -250,6 +248,16 @@ impl Loaded {
         self.counts.ending.lock().get_or_insert(ending);
         !self.disabled.swap(true, Ordering::AcqRel)
     }
+}
+
+/// Takes away the mappings of twin `number`, then what was mapped: an instance at a time, for each is some dozen frames. `true`: that was the last.
+fn take_down(number: usize, code: &mut Option<Frames>, instances: &mut Vec<Instance>) -> bool {
+    if code.is_some() {
+        instance::unmap(number);
+        *code = None;
+    }
+    instances.pop();
+    instances.is_empty()
 }
 
 /// The place of twin `number`.
