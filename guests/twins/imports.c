@@ -1,7 +1,7 @@
 /* What a twin calls outside of its image: functions of the domain, and routines of the hypervisor's on the domain's structures. */
 #include "twins.h"
 
-extern const u8 twin_full[], twin_upcall[], twin_upcalls[], twin_read[], twin_import_1[], twin_import_2[], twin_import_3[], twin_import_4[],
+extern const u8 twin_full[], twin_upcall[], twin_upcalls[], twin_lock_upcall[], twin_read[], twin_import_1[], twin_import_2[], twin_import_3[], twin_import_4[],
 	twin_import_5[], twin_import_6[], twin_import_7[];
 
 /* Where the pretended kernel has its members: eight bytes each, in the order of the interface; then the sizes. */
@@ -108,6 +108,38 @@ static void instances_end(void)
 	check(call(twin, twin_upcall, 0, 0, 0, 0) == -EIO, "a twin whose upcalls do not return");
 	last = waits;
 	check(go_on(0) == -EIO, "an upcall that returns too late");
+	check_result(unload(twin), 0, "unloading");
+}
+
+/* An invocation waits with a lock of the domain's. */
+static u32 load_and_wait_with(volatile u32 *lock)
+{
+	u32 twin = load_with_kernel();
+	*lock = 0;
+	check_result(call(twin, twin_lock_upcall, (u64)lock, 0, 0, 0), 0, "a call that waits with a lock");
+	check(last.reason == UPCALL && last.detail == IMPORTED && *lock == 1, "it waits: reason %u, the lock is %#x", last.reason, *lock);
+	return twin;
+}
+
+/* Whoever wants the lock would spin for ever when what has it never goes on. */
+static void locks_of_what_waits(void)
+{
+	volatile u32 *lock = (u32 *)pages[42];
+	u32 twin = load_and_wait_with(lock);
+	check_result(go_on(7), 0, "going on with a lock");
+	returned(7, "going on with a lock");
+	check(*lock == 0, "the lock that it released is %#x", *lock);
+	check_result(unload(twin), 0, "unloading");
+	twin = load_and_wait_with(lock);
+	check_result(unload(twin), 0, "unloading while it waits with a lock");
+	check(*lock == 0, "the lock that it had when the twin was unloaded is %#x", *lock);
+	twin = load_and_wait_with(lock);
+	struct twin_call waits = last;
+	call(twin, twin_import_3, 0xffff830000000000, 0, 0, 0);
+	check(last.reason == MEMORY, "an abort beside what waits: reason %u", last.reason);
+	check(*lock == 0, "the lock that it had when the twin was aborted is %#x", *lock);
+	last = waits;
+	check(go_on(0) == -EIO, "going on in a twin that was aborted");
 	check_result(unload(twin), 0, "unloading");
 }
 
@@ -309,6 +341,7 @@ void twins_import(void)
 	full_stack();
 	upcalls();
 	instances_end();
+	locks_of_what_waits();
 	routines();
 	bad_requests();
 }

@@ -303,6 +303,23 @@ twin_upcall_end:
 	ud2
 twin_upcalls_end:
 
+	/* u64 twin_lock_upcall(u32 *lock): what import 0 returns, which is called with that taken by import 3. */
+	function twin_lock_upcall
+	push	%rbx
+	push	%rbp
+	mov	%rdi, %rbx
+	call	*IMPORTS + 24(%rip)
+	mov	%rbx, %rdi
+	call	*IMPORTS(%rip)
+	mov	%rax, %rbp
+	mov	%rbx, %rdi
+	call	*IMPORTS + 32(%rip)
+	mov	%rbp, %rax
+	pop	%rbp
+	pop	%rbx
+	ret
+twin_lock_upcall_end:
+
 	/* twin_scatter(u8 *base, u64 mask, u64 seed, u64 n): n stores at base plus some number, of which the mask is left. */
 	function twin_scatter
 	xor	%eax, %eax

@@ -1,15 +1,16 @@
 //! Calls of a twin's functions on behalf of its domain, and what they come to.
 
 use super::counts::Ending;
-use super::instance::Instance;
+use super::instance::{Instance, Slot};
 use super::net;
 use super::run::Early;
-use super::session::Session;
+use super::session::{end_waiting, Session};
 use super::table::{place, ready, Loaded};
 use crate::arch::tsc;
-use crate::cpu::Interruptible;
+use crate::cpu::{requests, Interruptible};
 use crate::domain::vcpu::OwnedVcpu;
 use crate::guest_warn;
+use crate::sync::MutexGuard;
 use core::sync::atomic::Ordering;
 use twin_abi::op::{self, reason, TwinCall};
 use xen_abi::errno::Errno;
@@ -31,7 +32,7 @@ pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>
     let function = slot.twin.function(call.function).ok_or(Errno::ESRCH)?;
     let mut session = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?;
     let returned = session.call(&mut slot, function, &args, interruptible);
-    finish(loaded, number, session, returned, call)?;
+    finish(loaded, (number, slot), session, returned, call)?;
     loaded.counts.calls.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
@@ -54,7 +55,30 @@ pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, mut interruptible: Interruptib
     }
     let mut session = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?;
     let returned = session.resume(&mut slot, call.result, interruptible);
-    finish(loaded, number, session, returned, call)
+    finish(loaded, (number, slot), session, returned, call)
+}
+
+/// Ends an invocation that waits: the domain gets back what that has taken. Those of a card end with their lanes. An instance that somebody has
+/// is passed over: if the twin is disabled, he comes here himself when he is done. `false`: none waits.
+pub fn end_one_waiting(loaded: &Loaded) -> bool {
+    loaded.instances.iter().enumerate().any(|(number, instance)| {
+        let Some(mut slot) = instance.try_lock_waiting() else { return false };
+        let is_called = slot.waiting.as_ref().is_some_and(|waiting| waiting.lane.is_none());
+        if is_called {
+            end_waiting(loaded, number, &mut slot);
+        }
+        is_called
+    })
+}
+
+/// The twin is disabled: what waits never goes on.
+fn end_all_waiting(loaded: &Loaded) {
+    for _ in &loaded.instances {
+        if !end_one_waiting(loaded) {
+            return;
+        }
+        requests::answer();
+    }
 }
 
 /// Disables the twin if an upcall is overdue.
@@ -66,13 +90,14 @@ fn check_upcalls(loaded: &Loaded, number: u32) {
     };
     if loaded.instances.iter().any(is_overdue) && loaded.disable(Ending::nowhere(reason::UPCALL, 0)) {
         guest_warn!("d{}: twin {number} is disabled: an upcall does not return", loaded.owner);
+        end_all_waiting(loaded);
     }
 }
 
 /// Ends a session, and says in `call` how its invocation ended. Errors: those of one that has not begun, of which nothing is said.
 fn finish(
     loaded: &Loaded,
-    instance: usize,
+    (instance, slot): (usize, MutexGuard<'_, Slot>),
     mut session: Session<'_>,
     returned: Option<u64>,
     call: &mut TwinCall,
@@ -85,6 +110,7 @@ fn finish(
     (call.detail, call.original, call.offset) = (0, 0, 0);
     let early = session.early.take();
     drop(session);
+    drop(slot);
     match early {
         None | Some(Early::NotBegun(_)) => {}
         Some(Early::Waits(upcall)) => {
@@ -98,6 +124,9 @@ fn finish(
             (call.reason, call.detail) = (ending.reason, ending.detail);
             (call.offset, call.original) = (ending.offset, ending.original);
         }
+    }
+    if loaded.disabled.load(Ordering::SeqCst) {
+        end_all_waiting(loaded);
     }
     Ok(())
 }

@@ -259,6 +259,14 @@ impl Instance {
         None
     }
 
+    /// The same, if nobody has it.
+    pub fn try_lock_waiting(&self) -> Option<MutexGuard<'_, Slot>> {
+        if !self.has_waiting.load(Ordering::SeqCst) {
+            return None;
+        }
+        self.slot.try_lock().filter(|slot| slot.waiting.is_some())
+    }
+
     /// A word of the context page.
     pub fn context(&self, offset: u32) -> u64 {
         self.context.word(u64::from(offset) / 8).load(Ordering::Relaxed)

@@ -274,6 +274,9 @@ pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
                 return Err(Errno::ERESTART);
             }
             loaded.is_going.store(true, Ordering::SeqCst);
+            if calls::end_one_waiting(loaded) {
+                return Err(Errno::ERESTART);
+            }
             if !loaded.take_down(number as usize) {
                 return Err(Errno::ERESTART);
             }

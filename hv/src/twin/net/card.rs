@@ -16,7 +16,7 @@ use crate::mem::guest_ptr::{plain, GuestPtr};
 use crate::sched::timers;
 use crate::sync::{Mutex, MutexGuard};
 use crate::twin::instance::{Slot, MAX_TWINS};
-use crate::twin::session::Session;
+use crate::twin::session::{end_waiting, Session};
 use crate::twin::table::{self, Loaded, State};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -354,14 +354,7 @@ impl Stopped {
 fn end_lane(loaded: &Loaded, drive: Drive, lane: &Lane) -> u32 {
     let Drive { attached, own, mut progress, .. } = drive;
     if let Some(waits) = &progress.waits {
-        let instance = &loaded.instances[waits.instance];
-        let mut slot = instance.slot.lock();
-        instance.set_waiting(&mut slot, None);
-        drop(slot.twin.resume());
-        drop(slot);
-        if let Some(mut session) = Session::enter(loaded, waits.instance, None) {
-            session.domain.give_back();
-        }
+        end_waiting(loaded, waits.instance, &mut loaded.instances[waits.instance].slot.lock());
     }
     let job = progress.job.take();
     let polls = progress.polls | progress.polling | lane.polls.swap(0, Ordering::SeqCst);
