@@ -248,10 +248,17 @@ fn turn(
         Some(waits) => return Ended::Until(waits.patience.look_at_ns()),
     };
     let reclaim_at_ns = attached.reclaim_at_ns.load(Ordering::Relaxed);
-    let has_work = instance.is_some() || progress.lines | progress.polls != 0 || reclaim_at_ns <= now;
+    // Those that were left are asked for first: of an interrupt that nobody can take the mirror is not entered.
+    let lines = if progress.ears.is_some() { lines::ready(attached, &mut progress.lines) } else { progress.lines };
+    if lines != 0 || progress.lines == 0 {
+        progress.ears = None;
+    }
+    let has_work = instance.is_some() || lines | progress.polls != 0 || reclaim_at_ns <= now;
     if !has_work && !(progress.may_send && progress.send_at_ns <= now) {
         let send_at = if progress.may_send { progress.send_at_ns } else { u64::MAX };
-        return Ended::Until(send_at.min(reclaim_at_ns));
+        let hears_in = progress.ears.as_mut().map(|ears| ears.next_ns(attached.may_answer()));
+        let hears_at = hears_in.map_or(u64::MAX, |ns| now.saturating_add(ns));
+        return Ended::Until(send_at.min(reclaim_at_ns).min(hears_at));
     }
     let slot = match instance {
         None => loaded.free_instance(),

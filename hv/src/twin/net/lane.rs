@@ -9,7 +9,7 @@ use crate::sync::Mutex;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use hv_core::patience::Patience;
+use hv_core::patience::{Interval, Patience};
 use twin_abi::op::UPCALL_LIMIT_NS;
 use x86::PAGE_SIZE;
 
@@ -82,6 +82,8 @@ impl Waits {
 pub struct Progress {
     /// Interrupts that came and are not handled: bits.
     pub lines: u32,
+    /// The last turn has left some that could not be handled: when it is looked at those again.
+    pub ears: Option<Interval>,
     /// Polls that are the hypervisor's, and are to run: bits.
     pub polls: u32,
     /// The poll that runs, until the driver has given it up: a bit. It may be the domain's by then, whose driver goes on with it.

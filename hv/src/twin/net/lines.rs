@@ -4,7 +4,7 @@
 //! bound to takes events: so never while the domain's own handler runs or is kept out. The domain would pass on to itself what its own
 //! handler finds, so it is not asked to help.
 
-use super::attached::Line;
+use super::attached::{Attached, Line};
 use super::lane::wanted;
 use super::place::{want, with_card, Place, NR_ATTACHED, PLACES};
 use crate::arch::tsc;
@@ -13,6 +13,7 @@ use crate::domain::{self, Domain};
 use crate::irq;
 use crate::sched::Cause;
 use core::sync::atomic::Ordering;
+use hv_core::evtchn::Binding;
 use xen_abi::event::Port;
 
 /// An interrupt for `d` came. `true`: it is handled here.
@@ -43,6 +44,26 @@ pub fn may_handle(owner: u16, line: Line) -> bool {
     let Some(d) = domain::find(owner) else { return false };
     let told = d.events.lock().would_tell(&*d, line.port, line.pirq);
     told.and_then(|vcpu| d.vcpu(vcpu)).is_some_and(|v| !v.events_masked())
+}
+
+/// Those interrupts of `lines`, which were taken before, that can be handled now. One whose port is another's by now, or nobody's, the domain handles:
+/// its vCPU would never be told of it, so it is taken out.
+pub fn ready(card: &Attached, lines: &mut u32) -> u32 {
+    let (mut ready, before) = (0, *lines);
+    for (n, (_, line)) in card.irqs.iter().enumerate().filter(|(n, _)| before >> n & 1 != 0) {
+        if may_handle(card.owner, *line) {
+            ready |= 1 << n;
+        } else if let Some(d) = domain::find(card.owner).filter(|d| !is_bound(d, *line)) {
+            *lines &= !(1 << n);
+            hand_over(&d, *line);
+        }
+    }
+    ready
+}
+
+/// Is it still the interrupt of that port?
+fn is_bound(d: &Domain, line: Line) -> bool {
+    d.events.lock().binding(line.port) == Ok(Binding::Pirq(line.pirq))
 }
 
 /// The handler of an interrupt has run and said whether it was its device's: the line may fire again.

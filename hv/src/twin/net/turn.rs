@@ -18,6 +18,7 @@ use crate::twin::session::Session;
 use crate::twin::table::Loaded;
 use crate::twin::view::LATE;
 use core::sync::atomic::Ordering;
+use hv_core::patience::Interval;
 use twin_runtime::gate::Function;
 use twin_runtime::linux::{lock, Stop as RoutineStop};
 use twin_runtime::Reason;
@@ -28,8 +29,6 @@ pub const BUSY_NS: u64 = 100_000;
 const BUDGET: u32 = 192;
 /// A poll that has dealt with so many packets took as long as several invocations.
 const MANY: u32 = 16;
-/// Until an interrupt is tried again whose vCPU does not take events, in ns.
-const EARS_NS: u64 = 50_000;
 
 /// What a handler returns if it was its device that asked.
 const IRQ_HANDLED: u32 = 1;
@@ -160,9 +159,12 @@ impl<'a> Turn<'a> {
         send::reclaim(self, now)?;
         let is_starved = send::wake_senders(self);
         let at = |is_wanted: bool, at: u64| if is_wanted { at } else { u64::MAX };
+        let is_deaf = self.progress.lines != 0;
+        // From now on it is asked before the mirror is entered.
+        self.progress.ears = is_deaf.then_some(self.progress.ears.unwrap_or(Interval::FIRST));
         let is_out = self.has_sent || self.loaded.common.with_pool(|pool| pool.transmitting() != 0);
         let next = at(self.progress.may_send, self.progress.send_at_ns)
-            .min(at(self.progress.lines != 0, now.saturating_add(EARS_NS)))
+            .min(at(is_deaf, now.saturating_add(Interval::SHORTEST_NS)))
             .min(at(is_out || is_starved, self.attached.reclaim_at_ns.load(Ordering::Relaxed)));
         Ok(if next == u64::MAX { Ended::Quiet } else { Ended::Until(next) })
     }
