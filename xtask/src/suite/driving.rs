@@ -1,7 +1,7 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
 //! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `disk-standby.sh`, `way-out.sh`,
-//! `chosen.sh`, `flood.sh`, `network-disk.sh`, `causes.sh`, `recovery.sh`, `routing.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`,
+//! `both.sh`, `chosen.sh`, `flood.sh`, `network-disk.sh`, `causes.sh`, `recovery.sh`, `routing.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`,
 //! `recovery-twin.sh`, `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh`, `twin-queues.sh` and `twin-modes.sh`.
 
 use super::xl::{judge, judge_but};
@@ -58,6 +58,7 @@ pub fn tests() -> Vec<Test> {
         Box::new(|bed| runs(bed, "upgrade", "e1000e", bed.mib.div_ceil(2))),
     );
     add("driver-domains-get-devices-of-the-kinds-that-they-ask-for", Box::new(chosen));
+    add("a-driver-domain-with-a-card-and-a-disk-comes-back", Box::new(both));
     add("a-guest-that-floods-leaves-others-their-share", Box::new(floods));
     add("a-disks-driver-domain-may-be-behind-a-networks", Box::new(disk_of_a_network));
     for kind in ["e1000e", "nvme", "ahci"] {
@@ -235,6 +236,12 @@ fn small(bed: &Bed, kind: &'static str) -> Result<String> {
 fn chosen(bed: &Bed) -> Result<String> {
     let mib = bed.mib.div_ceil(4);
     of_card_and_disk(bed, "chosen", &format!("chosen:{mib}"), mib)
+}
+
+/// A driver domain serves packets and a disk, and dies; the disk is checked from the host.
+fn both(bed: &Bed) -> Result<String> {
+    let mib = bed.mib.div_ceil(2);
+    of_card_and_disk(bed, "both", &format!("both:{mib}"), mib)
 }
 
 fn of_a_disk(bed: &Bed, name: &str, checks: &str) -> Result<String> {
