@@ -64,16 +64,24 @@ static inline s64 domain_info(u16 domid, struct domctl *request)
 	return result == 0 && request->info.domid != domid ? -ESRCH : result;
 }
 
+enum { PHYSCAP_DIRECTIO = 1 << 2 };
+struct physinfo {
+	u32 command, version, numbers[7], capabilities, more_capabilities, pad;
+	u64 total, free, more[9];
+};
+_Static_assert(sizeof(struct physinfo) == 136, "physinfo");
+
+static inline struct physinfo physinfo(void)
+{
+	struct physinfo info = { .command = 3, .version = 0x15 };
+	check_result(HC1(sysctl, &info), 0, "physinfo");
+	return info;
+}
+
 /* Free memory, in pages. */
 static inline u64 free_pages(void)
 {
-	struct {
-		u32 command, version, numbers[10];
-		u64 total, free, more[9];
-	} info = { .command = 3, .version = 0x15 };
-	_Static_assert(sizeof(info) == 136, "physinfo");
-	check_result(HC1(sysctl, &info), 0, "physinfo");
-	return info.free;
+	return physinfo().free;
 }
 
 /* With this domain's own: what it gives away and gets does not count. */

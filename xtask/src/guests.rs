@@ -92,7 +92,7 @@ stock Xen, and on Tandem if that comment says why; ERROR means that the test is 
 there was no verdict.
 
 `--operations N` and `--seed N` are for those that do random operations, `random-operations`, `hostile-twins`,
-`hostile-front-ends`, `hostile-back-ends` and, deaths, `random-deaths`; `--vcpus N` says on how many vCPUs. With `--iommu vtd` or `amd-vi` domain 0's devices are behind such a unit (`iommu=dom0-strict`). Another hostile one, `hostile-domain`, is no domain 0: `./tandem test xl a-hostile` makes two of it beside one.
+`hostile-front-ends`, `hostile-back-ends` and, deaths, `random-deaths`; `--vcpus N` says on how many vCPUs. With `--iommu vtd` or `amd-vi` domain 0's devices are behind such a unit (`iommu=dom0-strict`); the tests `vtd-guest-*` and `amd-vi-guest-*` of `./tandem test guests` are some kernels that run so. Another hostile one, `hostile-domain`, is no domain 0: `./tandem test xl a-hostile` makes two of it beside one.
 
 This page is written by `./tandem guests --table`, which runs all of them on Debian's Xen 4.17 and on Tandem under QEMU's
 software CPU. Where the two differ the kernel's source says why.

@@ -11,6 +11,7 @@ mod driving;
 mod firmware;
 mod host;
 mod hostile;
+mod iommu;
 mod linux;
 mod meanwhile;
 mod nmis;
@@ -202,6 +203,7 @@ fn all() -> Vec<Test> {
     tests.extend(guests());
     tests.extend(nmis::tests());
     tests.extend(smap::tests());
+    tests.extend(iommu::tests());
     tests.extend(linux::tests());
     tests.extend(firmware::tests());
     tests.extend(screen::tests());
