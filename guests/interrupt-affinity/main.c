@@ -22,7 +22,7 @@ static void set_cmos(u8 index, u8 value)
 	asm volatile("out %0, $0x71" : : "a"(value));
 }
 
-/* The destination of the clock's wire, as the chip has it. */
+/* The destination of the clock's wire, as the chip has it, or the IOMMU to which that leads. */
 static u32 destination(void)
 {
 	struct {

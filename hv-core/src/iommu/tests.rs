@@ -361,6 +361,12 @@ fn interrupts_name_entries() {
         let [low, _] = ir::entry(0x31, 3, mode, true, ir::Named::By(8));
         assert_eq!(ir::steered(low, 1, mode), ir::entry(0x31, 1, mode, true, ir::Named::By(8))[0]);
     }
+    for (mode, apic_id) in [(Xapic, 0xfe), (X2apic, 0x103)] {
+        let [low, _] = ir::entry(0x31, apic_id, mode, true, ir::Named::By(8));
+        assert_eq!([low, ir::held(low, true)].map(|low| ir::destination(low, mode)), [Some(apic_id); 2]);
+        assert_eq!(ir::destination(ir::steered(low, 0, mode), mode), Some(0));
+        assert_eq!(ir::destination(0, mode), None, "an empty entry sends nowhere");
+    }
     assert_eq!(ir::message_address(1), 0xfee0_0030);
     assert_eq!(ir::message_address(0x8001), 0xfee0_0034);
     assert_eq!(ir::wire(1), (3 << 16, 0));

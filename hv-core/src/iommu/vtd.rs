@@ -312,6 +312,15 @@ pub mod remapping {
         low & 0xffff_ffff | mode.destination(apic_id)
     }
 
+    /// The APIC id of the CPU that the lower half of `entry` sends to, also while nobody can raise it. `None`: it is empty.
+    pub const fn destination(low: u64, mode: Mode) -> Option<u32> {
+        match (low, mode) {
+            (0, _) => None,
+            (_, Mode::Xapic) => Some((low >> 40 & 0xff) as u32),
+            (_, Mode::X2apic) => Some((low >> 32) as u32),
+        }
+    }
+
     /// The lower half of `entry`, which nobody can raise for now and whose users are not reported; or as it was before. An
     /// empty one stays so.
     pub const fn held(low: u64, held: bool) -> u64 {

@@ -207,13 +207,21 @@ pub fn unmask(gsi: u32) {
 }
 
 /// What a guest may know of the registers of the chip at `addr`: identity, version, and entries as the hypervisor
-/// programmed them. `None` if there is no such chip or register.
+/// programmed them, which name entries of an IOMMU's table if they are remapped. `None` if there is no such chip or register.
 pub fn read_register(addr: u64, register: u32) -> Option<u32> {
     let chips = CHIPS.get()?.iter().map(|chip| chip.lock());
     let chip = { chips }.find(|chip| chip.addr == addr)?;
     let register = u8::try_from(register).ok()?;
     (register < 3 || register >= REG_ENTRIES && u32::from(register - REG_ENTRIES) < 2 * chip.pins)
         .then(|| chip.read(register))
+}
+
+/// The GSI whose entry has its upper half, which says where it is sent, in that register. `None` if none has.
+pub fn gsi_of_destination(addr: u64, register: u32) -> Option<u32> {
+    let chips = CHIPS.get()?.iter().map(|chip| chip.lock());
+    let chip = { chips }.find(|chip| chip.addr == addr)?;
+    let half = register.checked_sub(u32::from(REG_ENTRIES))?;
+    (half % 2 == 1 && half < 2 * chip.pins).then(|| chip.gsi_base + half / 2)
 }
 
 const PIC_MASTER: u16 = 0x20;

@@ -6,6 +6,7 @@ use crate::arch::{ioapic, tsc};
 use crate::domain::ports::GuestPage;
 use crate::domain::vcpu::IoBitmap;
 use crate::domain::{self, passthrough};
+use crate::iommu::remap;
 use crate::mem::guest_ptr::plain;
 use crate::{irq, warn};
 use hv_core::pirq::Wire;
@@ -127,7 +128,7 @@ fn machine_op(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         op::PHYSDEVOP_APIC_READ => {
             let mut r: op::PhysdevApic = arg.cast().read()?;
-            r.value = ioapic::read_register(r.apic_physbase, r.reg).ok_or(Errno::EINVAL)?;
+            r.value = read_io_apic(r.apic_physbase, r.reg).ok_or(Errno::EINVAL)?;
             arg.cast().write(&r)?;
             OK
         }
@@ -202,6 +203,13 @@ fn machine_op(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         _ => Err(Errno::ENOSYS),
     }
+}
+
+/// A register of the I/O APIC at `addr`. Where an entry names one of an IOMMU's table the destination is that one's.
+fn read_io_apic(addr: u64, register: u32) -> Option<u32> {
+    let raw = ioapic::read_register(addr, register)?;
+    let remapped = ioapic::gsi_of_destination(addr, register).and_then(remap::destination);
+    Some(remapped.map_or(raw, |apic_id| ioapic::Target::cpu(apic_id).high))
 }
 
 fn is_known(cmd: u32) -> bool {

@@ -225,6 +225,10 @@ impl Hardware for AmdVi {
         true
     }
 
+    fn destination(&self, line: u32) -> Option<u32> {
+        self.lines.lock().get(&line).map(|known| known.apic_id)
+    }
+
     fn hold(&self, line: u32, held: bool) {
         let mut lines = self.lines.lock();
         if let Some(known) = lines.get_mut(&line).filter(|known| known.is_held != held) {

@@ -63,6 +63,8 @@ pub trait Hardware: Send + Sync {
     fn set_interrupt(&self, line: u32, interrupt: Interrupt) -> Option<Remapped>;
     /// Sends a line to another CPU. `false`: it is not remapped.
     fn steer(&self, line: u32, apic_id: u32) -> bool;
+    /// The APIC id of the CPU that a line is sent to. `None`: it is not remapped, or was not set.
+    fn destination(&self, line: u32) -> Option<u32>;
     /// Nobody raises a message that was set for now, and who tries is not reported; or it is raised again.
     fn hold(&self, line: u32, held: bool);
     /// Nobody may raise the line any more.

@@ -37,6 +37,11 @@ pub fn steer(line: u32, apic_id: u32) -> bool {
     active().is_some_and(|iommu| iommu.hardware.steer(line, apic_id))
 }
 
+/// The APIC id of the CPU that a line is sent to. `None`: it is not remapped, or nobody may raise it.
+pub fn destination(line: u32) -> Option<u32> {
+    active()?.hardware.destination(line)
+}
+
 /// Nobody raises the message for now, and who tries is not reported; or it is raised again. Without remapping nothing happens.
 pub fn hold(line: u32, held: bool) {
     if let Some(iommu) = active() {

@@ -172,6 +172,10 @@ impl Hardware for VtD {
         table.steer(index, apic_id, || self.invalidate(Invalidation::Interrupts))
     }
 
+    fn destination(&self, line: u32) -> Option<u32> {
+        self.remapping.as_ref()?.destination(u16::try_from(line).ok()?)
+    }
+
     fn hold(&self, line: u32, held: bool) {
         if let (Some(table), Ok(index)) = (&self.remapping, u16::try_from(line)) {
             table.hold(index, held, || self.invalidate(Invalidation::Interrupts));

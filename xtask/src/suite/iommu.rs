@@ -1,15 +1,18 @@
-//! Test kernels whose devices are behind an IOMMU: its tables follow what domain 0 may reach, and what works without them works with them.
+//! Test kernels whose devices are behind an IOMMU: its tables follow what domain 0 may reach, and say where interrupts go; what works without them
+//! works with them.
 
 use super::{Bed, Test};
 use testbed::guests::{self, Wishes};
 use testbed::machine::{AMD_VI, IOMMU};
 
-/// Those that get memory, map others' and give it away, and their IOMMUs.
+/// Those that get memory, map others' and give it away, or have interrupts, and their IOMMUs.
 const KERNELS: &[(&str, &str, &str)] = &[
     ("domains-again", "vtd", IOMMU),
     ("grant-replacement", "vtd", IOMMU),
     ("grants", "vtd", IOMMU),
     ("grants", "amd-vi", AMD_VI),
+    ("interrupt-affinity", "vtd", IOMMU),
+    ("interrupt-affinity", "amd-vi", AMD_VI),
     ("memory-operations", "vtd", IOMMU),
     ("memory-operations", "amd-vi", AMD_VI),
     ("page-transfer", "vtd", IOMMU),

@@ -72,6 +72,12 @@ impl Table {
         true
     }
 
+    /// The APIC id of the CPU that entry `index` sends to, if there is one.
+    pub fn destination(&self, index: u16) -> Option<u32> {
+        let _lock = self.lock.lock();
+        remapping::destination(self.half(index, false)?.load(Ordering::Relaxed), self.mode)
+    }
+
     /// Nobody raises what entry `index` says, if anything, for now; or it is raised again.
     pub fn hold(&self, index: u16, held: bool, forget: impl Fn()) {
         let _lock = self.lock.lock();
