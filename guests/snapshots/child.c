@@ -69,16 +69,17 @@ static void upcall(struct frame *frame)
 	info()->upcall_pending = 0;
 	if (report->is_fifo) {
 		volatile u32 *control = (u32 *)pages[CONTROL], *words = (u32 *)pages[ARRAY];
+		/* What comes behind a queue's end sets its bit anew: these go first, and the heads are the hypervisor's to write. */
+		u32 ready = __atomic_exchange_n(&control[0], 0, __ATOMIC_SEQ_CST);
 		for (u32 queue = 0; queue < 16; queue++) {
-			u32 port;
-			while ((port = control[2 + queue])) {
+			u32 port = ready >> queue & 1 ? control[2 + queue] : 0;
+			while (port) {
 				u32 word = __atomic_fetch_and(&words[port], ~(1u << 29 | 0x1ffff), __ATOMIC_SEQ_CST);
-				control[2 + queue] = word & 0x1ffff;
 				__atomic_fetch_and(&words[port], ~(1u << 31), __ATOMIC_SEQ_CST);
 				upcall_ports[port / 64] |= 1ul << port % 64;
+				port = word & 0x1ffff;
 			}
 		}
-		control[0] = 0;
 		return;
 	}
 	u64 words = __atomic_exchange_n((u64 *)&info()->pending_sel, 0, __ATOMIC_SEQ_CST);
