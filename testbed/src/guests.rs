@@ -273,16 +273,14 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What a kernel complained about, of which the first few are enough: what failed, or whatever is indented if it says so of nothing.
+/// What a kernel complained about, of which the first few are enough: what failed, and then domains that crashed, as some of a kernel's do on purpose; if it
+/// says so of nothing, whatever is indented, and crashes.
 pub fn complaints(lines: &[String]) -> Option<String> {
-    const FAILED: &str = "  failed: ";
-    let start = if lines.iter().any(|line| line.starts_with(FAILED)) { FAILED } else { "  " };
-    let said: Vec<&str> = lines
-        .iter()
-        .filter(|line| line.starts_with(start) || line.contains(" crashed: "))
-        .take(3)
-        .map(|line| line.trim())
-        .collect();
+    let failed = lines.iter().filter(|line| line.starts_with("  failed: "));
+    let others = lines.iter().filter(|line| line.contains(" crashed: ") || line.starts_with("  "));
+    let has_failed = failed.clone().next().is_some();
+    let others = others.filter(|line| !has_failed || line.contains(" crashed: "));
+    let said: Vec<&str> = failed.chain(others).take(3).map(|line| line.trim()).collect();
     (!said.is_empty()).then(|| said.join("; "))
 }
 
@@ -332,6 +330,12 @@ mod tests {
         let progress = "Test a\n  done 1\n  done 2\n  done 3\n";
         assert_eq!(of(&format!("{progress}  failed: b\n")).as_deref(), Some("failed: b"));
         assert_eq!(of(&format!("  no card\n{progress}")).as_deref(), Some("no card; done 1; done 2"));
+        let crash = "(TDM) d5v0 crashed: vector 3\n";
+        assert_eq!(
+            of(&format!("{crash}{crash}{crash}  failed: b\n{crash}")).as_deref(),
+            Some("failed: b; (TDM) d5v0 crashed: vector 3; (TDM) d5v0 crashed: vector 3")
+        );
+        assert_eq!(of(&format!("{crash}  x\n")).as_deref(), Some("(TDM) d5v0 crashed: vector 3; x"));
         assert_eq!(of("Test a\n"), None);
     }
 }
