@@ -95,8 +95,8 @@ impl Default for Wishes {
 const OPERATIONS_PER_S: u64 = 500;
 /// How long a kernel may say nothing. A hostile one reports each 16 384 operations.
 const SILENCE: std::time::Duration = std::time::Duration::from_secs(120);
-/// Seconds that any kernel may take.
-const TIME_LIMIT_S: u64 = 60;
+/// Seconds that any kernel may take: more than twice what the longest does alone.
+const TIME_LIMIT_S: u64 = 150;
 /// Seconds that a hostile one may take for as many operations as it does without being asked for more.
 const HOSTILE_LIMIT_S: u64 = 300;
 
