@@ -3,7 +3,7 @@
 //! domain behind them: `./tandem bench disk vm` measures only that, beside a driver domain's own back end.
 //!
 //! The loads are images/src/traffic.c and blocks.c, in the order of images/init/load.sh. The other end of the wire is in
-//! virtual time (`peer::Wire`), and so is the disk behind nvme (bench/plugin/disk.c), QEMU's null device or, for files, a copy of the extended image: figures repeat.
+//! virtual time (`peer::Wire`), and so is the disk behind nvme (bench/plugin/disk.c), QEMU's null device or, for files, a copy of the extended image: figures repeat, those of files to about one in a hundred.
 
 pub mod bytes;
 mod report;
