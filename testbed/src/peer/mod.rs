@@ -6,6 +6,7 @@
 
 mod again;
 mod frame;
+mod ident;
 mod ipv6;
 mod load;
 mod nbd;

@@ -4,6 +4,7 @@ mod disk;
 
 use super::again::Again;
 use super::frame;
+use super::ident::Idents;
 use super::nbd::Export;
 use crate::pattern;
 use disk::Disk;
@@ -52,6 +53,7 @@ pub struct StreamCounts {
 pub(super) struct Wire {
     pub(super) incoming: VecDeque<Vec<u8>>,
     pub(super) outgoing: Vec<Vec<u8>>,
+    idents: Idents,
 }
 
 impl Wire {
@@ -271,11 +273,11 @@ impl Device for Wire {
     type TxToken<'a> = Outgoing<'a>;
 
     fn receive(&mut self, _now: Instant) -> Option<(Incoming, Outgoing<'_>)> {
-        self.incoming.pop_front().map(|frame| (Incoming(frame), Outgoing(&mut self.outgoing)))
+        self.incoming.pop_front().map(|frame| (Incoming(frame), Outgoing(&mut self.outgoing, &mut self.idents)))
     }
 
     fn transmit(&mut self, _now: Instant) -> Option<Outgoing<'_>> {
-        Some(Outgoing(&mut self.outgoing))
+        Some(Outgoing(&mut self.outgoing, &mut self.idents))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -294,7 +296,7 @@ impl RxToken for Incoming {
     }
 }
 
-pub(super) struct Outgoing<'a>(&'a mut Vec<Vec<u8>>);
+pub(super) struct Outgoing<'a>(&'a mut Vec<Vec<u8>>, &'a mut Idents);
 
 impl TxToken for Outgoing<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
@@ -302,6 +304,7 @@ impl TxToken for Outgoing<'_> {
         let result = f(&mut frame);
         // Questions for our address are answered elsewhere.
         if !frame::is_arp_answer(&frame) {
+            self.1.number(&mut frame);
             frame.resize(frame.len().max(60), 0);
             self.0.push(frame);
         }
