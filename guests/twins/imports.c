@@ -255,9 +255,9 @@ static void routines(void)
 	check_result(unload(twin), 0, "unloading");
 	twin = load_with_kernel();
 	u32 nr = 0;
-	while (!call(twin, twin_import_2, 0x1234, 0, 0, 0) && last.reason == RETURNED && nr < 2000)
+	while (!call(twin, twin_import_2, 0x1234, 0, 0, 0) && last.reason == RETURNED && nr < 10000)
 		nr++;
-	check(last.reason == STRUCTURE && nr == 1024, "%u notes that nobody fetches: reason %u", nr, last.reason);
+	check(last.reason == STRUCTURE && nr == 8192, "%u notes that nobody fetches: reason %u", nr, last.reason);
 	check_result(unload(twin), 0, "unloading");
 }
 

@@ -70,8 +70,9 @@ pub const UPCALL_LIMIT_NS: u64 = 5_000_000_000;
 pub const MAX_LENT: usize = 8192;
 /// Most in one [`TwinLend`].
 pub const MAX_LENT_AT_ONCE: u32 = 256;
-/// Notes that wait; a twin whose notes nobody fetches is aborted.
-pub const MAX_NOTES: usize = 1024;
+/// Notes that wait; a twin whose notes nobody fetches is aborted. A twin may free at once what its card's rings held when the twin got it: of eight
+/// queues with 1,024 packets each, or of one or two with as many as any of these drivers allows (4,096).
+pub const MAX_NOTES: usize = 8192;
 /// Most in one [`TwinNotes`].
 pub const MAX_NOTES_AT_ONCE: u32 = 256;
 /// Most steps of an invocation.
