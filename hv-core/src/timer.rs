@@ -1,7 +1,7 @@
 //! One pCPU's timers: a binary heap of deadlines with a fixed place for each timer.
 //!
-//! A timer is a number that its owner chooses, below the capacity: the shell numbers them densely (two per vCPU, then its
-//! own), so the same number works in every pCPU's queue and a vCPU that moves takes its timers along by disarming
+//! A timer is a number that its owner chooses, below the capacity: the shell numbers them densely (a few per vCPU), so
+//! the same number works in every pCPU's queue and a vCPU that moves takes its timers along by disarming
 //! there and arming here. Arming, disarming and expiring do not allocate. All times are absolute, in ns of system time;
 //! arithmetic saturates, and a deadline of `u64::MAX` never comes.
 

@@ -11,7 +11,7 @@ use crate::domain::{event, life, watch};
 use crate::irq;
 use crate::pv::time;
 use crate::sched;
-use crate::sched::timers::{self, Due, Kind};
+use crate::sched::timers::{self, Due, Kind, Own};
 use crate::sync::Once;
 use core::sync::atomic::Ordering;
 use hv_core::sched::PcpuId;
@@ -96,11 +96,11 @@ fn look_at_senders(of: Option<u16>) {
 /// A timer has come to its time.
 fn fire(due: Due<'_>, now: u64) {
     match due {
-        Due::IrqRelease => irq::guest::expire(),
-        Due::Cards => this_cpu().raise(pending::CARDS),
-        Due::Senders => look_at_senders(None),
-        Due::Graves => this_cpu().raise(pending::GRAVES),
-        Due::Channels => {
+        Due::Own(Own::IrqRelease) => irq::guest::expire(),
+        Due::Own(Own::Cards) => this_cpu().raise(pending::CARDS),
+        Due::Own(Own::Senders) => look_at_senders(None),
+        Due::Own(Own::Graves) => this_cpu().raise(pending::GRAVES),
+        Due::Own(Own::Channels) => {
             if let Some(work) = CHANNEL_WORK.get() {
                 work(now);
             }

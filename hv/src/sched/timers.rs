@@ -28,21 +28,29 @@ pub enum Kind {
 const KINDS: u32 = NR_TIMERS as u32;
 /// So much later than now the timer fires again at the earliest: what it interrupts has to get on.
 const SOON_NS: u64 = 20_000;
-/// The timer, of whichever CPU, at which interrupts that the storm guard holds are let through again.
-const IRQ_RELEASE: TimerId = MAX_VCPUS_TOTAL as u32 * KINDS;
 
-/// The timer of device channels.
-const CHANNELS: TimerId = IRQ_RELEASE + 1;
-/// The timer of twins' network cards.
-const CARDS: TimerId = CHANNELS + 1;
-/// The timer of each CPU at which it looks at the interfaces that it looks after.
-const SENDERS: TimerId = CARDS + 1;
-/// The timer of each CPU at which it looks again whether domains can be freed.
-const GRAVES: TimerId = SENDERS + 1;
+/// What a CPU does at a time of its own. There are few of them and they are set often, so they are in no queue, and only their CPU uses them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Own {
+    /// Lines that the storm guard held may fire again.
+    IrqRelease,
+    /// Device channels have something to do.
+    Channels,
+    /// Twins' network cards have something to do.
+    Cards,
+    /// This CPU is to look at the interfaces that it looks after.
+    Senders,
+    /// It is to be looked whether domains can be freed.
+    Graves,
+}
+
+const OWN: [Own; 5] = [Own::IrqRelease, Own::Channels, Own::Cards, Own::Senders, Own::Graves];
 
 /// A CPU's timers, and when its current vCPU's turn ends.
 struct CpuTimers {
     queue: Mutex<TimerQueue>,
+    /// When the CPU does what it does by itself, by [`Own`]; `u64::MAX`: it does not.
+    own_ns: [AtomicU64; OWN.len()],
     slice_end_ns: AtomicU64,
     /// What the hardware timer is set to, which may be too early; `u64::MAX`: it does not run, or has fired.
     armed_ns: AtomicU64,
@@ -57,7 +65,8 @@ fn of(cpu: u32) -> &'static CpuTimers {
 /// Sets up the running CPU's timers.
 pub fn init_cpu() {
     TIMERS[this_cpu().cpu as usize].call_once(|| CpuTimers {
-        queue: Mutex::new(TimerQueue::new(GRAVES + 1)),
+        queue: Mutex::new(TimerQueue::new(MAX_VCPUS_TOTAL as u32 * KINDS)),
+        own_ns: [const { AtomicU64::new(u64::MAX) }; OWN.len()],
         slice_end_ns: AtomicU64::new(u64::MAX),
         armed_ns: AtomicU64::new(u64::MAX),
     });
@@ -84,59 +93,54 @@ pub fn arm(v: &Vcpu, kind: Kind, deadline_ns: u64) {
     mine.fire_by(deadline_ns);
 }
 
-/// [`Due::IrqRelease`] is due at `deadline_ns`.
+/// Lines that the storm guard held are looked at at `deadline_ns`, and not before.
 pub fn arm_irq_release(deadline_ns: u64) {
-    let mine = of(this_cpu().cpu);
-    let mut queue = mine.queue.lock();
-    queue.arm(IRQ_RELEASE, deadline_ns);
-    mine.fire_by(deadline_ns);
+    of(this_cpu().cpu).set_own(Own::IrqRelease, deadline_ns);
 }
 
-/// [`Due::Channels`] is due at `deadline_ns`, or earlier if it was to be.
+/// [`Own::Channels`] is due at `deadline_ns`, or earlier if it was to be.
 pub fn arm_channels(deadline_ns: u64) {
-    arm_by(CHANNELS, deadline_ns);
+    arm_by(Own::Channels, deadline_ns);
 }
 
-/// [`Due::Cards`] is due at `deadline_ns`, or earlier if it was to be.
+/// [`Own::Cards`] is due at `deadline_ns`, or earlier if it was to be.
 pub fn arm_cards(deadline_ns: u64) {
-    arm_by(CARDS, deadline_ns);
+    arm_by(Own::Cards, deadline_ns);
 }
 
-/// [`Due::Senders`] is due on this CPU at `deadline_ns`, or earlier if it was to be.
+/// [`Own::Senders`] is due at `deadline_ns`, or earlier if it was to be.
 pub fn arm_senders(deadline_ns: u64) {
-    arm_by(SENDERS, deadline_ns);
+    arm_by(Own::Senders, deadline_ns);
 }
 
-/// [`Due::Graves`] is due on this CPU at `deadline_ns`, or earlier if it was to be.
+/// [`Own::Graves`] is due at `deadline_ns`, or earlier if it was to be.
 pub fn arm_graves(deadline_ns: u64) {
-    arm_by(GRAVES, deadline_ns);
+    arm_by(Own::Graves, deadline_ns);
 }
 
-/// If [`Due::Senders`] is due on this CPU before `until_ns`, it is due then.
+/// If [`Own::Senders`] is due before `until_ns`, it is due then.
 pub fn put_senders_off(until_ns: u64) {
-    put_off(SENDERS, until_ns);
+    put_off(Own::Senders, until_ns);
 }
 
-/// The same of [`Due::Channels`].
+/// The same of [`Own::Channels`].
 pub fn put_channels_off(until_ns: u64) {
-    put_off(CHANNELS, until_ns);
+    put_off(Own::Channels, until_ns);
 }
 
-fn put_off(timer: TimerId, until_ns: u64) {
+fn put_off(own: Own, until_ns: u64) {
     let mine = of(this_cpu().cpu);
-    let mut queue = mine.queue.lock();
-    if queue.deadline_of(timer).is_some_and(|armed| armed < until_ns) {
-        queue.arm(timer, until_ns);
-        mine.fire_by(until_ns);
+    // `u64::MAX` is not before anything.
+    if mine.own(own).load(Ordering::Relaxed) < until_ns {
+        mine.set_own(own, until_ns);
     }
 }
 
-fn arm_by(timer: TimerId, deadline_ns: u64) {
+#[inline]
+fn arm_by(own: Own, deadline_ns: u64) {
     let mine = of(this_cpu().cpu);
-    let mut queue = mine.queue.lock();
-    if queue.deadline_of(timer).is_none_or(|armed| deadline_ns < armed) {
-        queue.arm(timer, deadline_ns);
-        mine.fire_by(deadline_ns);
+    if deadline_ns < mine.own(own).load(Ordering::Relaxed) {
+        mine.set_own(own, deadline_ns);
     }
 }
 
@@ -196,6 +200,15 @@ fn next_shot(armed: u64, deadline: u64, now: u64) -> u64 {
 }
 
 impl CpuTimers {
+    fn own(&self, own: Own) -> &AtomicU64 {
+        &self.own_ns[own as usize]
+    }
+
+    fn set_own(&self, own: Own, deadline_ns: u64) {
+        self.own(own).store(deadline_ns, Ordering::Relaxed);
+        self.fire_by(deadline_ns);
+    }
+
     /// The hardware timer fires at `deadline_ns` at the latest. Only for the CPU whose timers these are.
     ///
     /// It is not set to a later time: at most switches the turn's end moves away, and one shot too early, which sets the
@@ -210,16 +223,8 @@ impl CpuTimers {
 
 /// A timer that is due.
 pub enum Due<'a> {
-    /// Lines that the storm guard held may fire again.
-    IrqRelease,
-    /// Device channels have something to do.
-    Channels,
-    /// Twins' network cards have something to do.
-    Cards,
-    /// This CPU is to look at the interfaces that it looks after.
-    Senders,
-    /// It is to be looked whether domains can be freed.
-    Graves,
+    /// The CPU's own.
+    Own(Own),
     /// A vCPU's, which was to fire at `deadline_ns`.
     Vcpu { v: &'a Vcpu, kind: Kind, deadline_ns: u64 },
 }
@@ -234,26 +239,6 @@ pub fn expire(now: u64, act: impl Fn(Due<'_>)) {
     loop {
         let due = mine.queue.lock().expire(now);
         let Some((timer, deadline_ns)) = due else { break };
-        if timer == IRQ_RELEASE {
-            act(Due::IrqRelease);
-            continue;
-        }
-        if timer == CHANNELS {
-            act(Due::Channels);
-            continue;
-        }
-        if timer == CARDS {
-            act(Due::Cards);
-            continue;
-        }
-        if timer == SENDERS {
-            act(Due::Senders);
-            continue;
-        }
-        if timer == GRAVES {
-            act(Due::Graves);
-            continue;
-        }
         let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize, &section) else { continue };
         let kind = match timer % KINDS {
             0 => Kind::SingleShot,
@@ -264,12 +249,22 @@ pub fn expire(now: u64, act: impl Fn(Due<'_>)) {
         };
         act(Due::Vcpu { v, kind, deadline_ns });
     }
+    // Once each: what is armed again for a time that has come by now has the timer fire at once, and others get on before.
+    for own in OWN {
+        let at = mine.own(own);
+        if at.load(Ordering::Relaxed) <= now {
+            at.store(u64::MAX, Ordering::Relaxed);
+            act(Due::Own(own));
+        }
+    }
     if now >= mine.slice_end_ns.load(Ordering::Relaxed) {
         mine.slice_end_ns.store(u64::MAX, Ordering::Relaxed);
         this_cpu().raise(pending::SCHEDULE);
     }
-    let first = mine.queue.lock().next_deadline();
-    mine.fire_by(first.min(mine.slice_end_ns.load(Ordering::Relaxed)));
+    let of_vcpus = mine.queue.lock().next_deadline();
+    let first =
+        mine.own_ns.iter().chain([&mine.slice_end_ns]).map(|at| at.load(Ordering::Relaxed)).fold(of_vcpus, u64::min);
+    mine.fire_by(first);
 }
 
 /// The periodic timer of `v` has fired for `deadline_ns`: it is armed for the next tick, if the vCPU still runs.
