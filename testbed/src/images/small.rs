@@ -27,6 +27,7 @@ pub struct Small {
     busybox: PathBuf,
     init: PathBuf,
     plug: PathBuf,
+    joins: PathBuf,
     spare: PathBuf,
 }
 
@@ -34,13 +35,17 @@ impl Small {
     /// Fetches and compiles what goes in.
     pub fn gather(kernel: &Kernel) -> Result<Self> {
         let folder = host::root().join("images/small");
-        let plug = host::target("images")?.join("plug");
-        let source = folder.join("plug.c");
-        cached("compiling plug", &plug, &fingerprint(std::slice::from_ref(&source))?, |path| {
-            tools::compile(&source, path)
-        })?;
+        let compiled = |name: &str| {
+            let program = host::target("images")?.join(name);
+            let source = folder.join(name).with_extension("c");
+            cached(&format!("compiling {name}"), &program, &fingerprint(std::slice::from_ref(&source))?, |path| {
+                tools::compile(&source, path)
+            })?;
+            Ok::<_, anyhow::Error>(program)
+        };
+        let (plug, joins) = (compiled("plug")?, compiled("joins")?);
         let busybox = packages::unpacked("busybox-static")?.join("bin/busybox");
-        Ok(Self { busybox, init: folder.join("init.sh"), plug, spare: module::build_spare(kernel)? })
+        Ok(Self { busybox, init: folder.join("init.sh"), plug, joins, spare: module::build_spare(kernel)? })
     }
 
     /// The program that plugs guests in.
@@ -69,6 +74,7 @@ impl Small {
         archive.char_device("dev/null", 1, 3);
         archive.file("bin/busybox", read(&self.busybox)?, 0o755);
         archive.file("bin/plug", read(&self.plug)?, 0o755);
+        archive.file("bin/joins", read(&self.joins)?, 0o755);
         archive.file("spare.ko", read(&self.spare)?, 0o644);
         archive.file("init", read(&self.init)?, 0o755);
         for end in ENDS {
