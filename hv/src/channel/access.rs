@@ -90,26 +90,6 @@ impl Grants for LockedGrants<'_> {
     }
 }
 
-/// Copies bytes of which somebody else may write some meanwhile. Where the two overlap it is not said what comes out.
-///
-/// One string instruction, to an aligned address, with the first and the last word apart: a copy of headers is too short for more of them.
-///
-/// # Safety
-/// 1. `from` may be read and `to` written, `len` bytes.
-#[inline(always)]
-unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    const WORD: usize = size_of::<u64>();
-    // SAFETY: (1). The words at the ends are inside, and so are the whole words between an aligned address in the first and the end.
-    unsafe {
-        let Some(end) = len.checked_sub(WORD) else { return cpu::copy_bytes(from, to, len) };
-        let last = from.add(end).cast::<u64>().read_unaligned();
-        to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
-        let skipped = WORD - to as usize % WORD;
-        cpu::copy_words(from.wrapping_add(skipped), to.wrapping_add(skipped), (len - skipped) / WORD);
-        to.add(end).cast::<u64>().write_unaligned(last);
-    }
-}
-
 /// The bytes of frames in use, in the direct map.
 pub struct Bytes;
 
@@ -128,7 +108,7 @@ impl Frames<Held> for Bytes {
         if let Some(from) = Self::place(frame, offset, to.len()) {
             // SAFETY: inside a frame of RAM that is held: by a grant in use (`Held` comes from `pin`, and what has it is dropped
             // before `unpin`), or by a card (`by_card`); what a guest writes meanwhile is only bytes.
-            unsafe { copy(from, to.as_mut_ptr(), to.len()) };
+            unsafe { cpu::copy(from, to.as_mut_ptr(), to.len()) };
         }
     }
 
@@ -136,7 +116,7 @@ impl Frames<Held> for Bytes {
     fn write(&self, frame: Held, offset: u16, from: &[u8]) {
         if let Some(to) = Self::place(frame, offset, from.len()) {
             // SAFETY: as above; the grant is in use for writing, or the frame is its card's; no Rust object lies there.
-            unsafe { copy(from.as_ptr(), to, from.len()) };
+            unsafe { cpu::copy(from.as_ptr(), to, from.len()) };
         }
     }
 
@@ -159,7 +139,7 @@ impl Frames<Held> for Bytes {
         let len = usize::from(len);
         if let (Some(from), Some(to)) = (Self::place(from, from_offset, len), Self::place(to, to_offset, len)) {
             // SAFETY: as above, both; they may be the same frame.
-            unsafe { copy(from, to, len) };
+            unsafe { cpu::copy(from, to, len) };
         }
     }
 

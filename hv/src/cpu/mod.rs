@@ -258,6 +258,26 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, count: usize) {
     }
 }
 
+/// Copies bytes of which somebody else may write some meanwhile. Where the two overlap it is not said what comes out.
+///
+/// One string instruction, to an aligned address, with the first and the last word apart: a copy of headers is too short for more of them.
+///
+/// # Safety
+/// 1. `from` may be read and `to` written, `len` bytes.
+#[inline(always)]
+pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    const WORD: usize = size_of::<u64>();
+    // SAFETY: (1). The words at the ends are inside, and so are the whole words between an aligned address in the first and the end.
+    unsafe {
+        let Some(end) = len.checked_sub(WORD) else { return copy_bytes(from, to, len) };
+        let last = from.add(end).cast::<u64>().read_unaligned();
+        to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
+        let skipped = WORD - to as usize % WORD;
+        copy_words(from.wrapping_add(skipped), to.wrapping_add(skipped), (len - skipped) / WORD);
+        to.add(end).cast::<u64>().write_unaligned(last);
+    }
+}
+
 /// The time-stamp counter, not ordered against other instructions.
 #[inline(always)]
 pub fn rdtsc() -> u64 {

@@ -3,6 +3,7 @@
 //! Lock order: the mapper's MMU lock, the mapper's handles, the granter's table.
 
 use crate::arch::tlb;
+use crate::cpu;
 use crate::domain::memory::log_dirty;
 use crate::domain::memory::mmu_env::mmu;
 use crate::domain::{self, Domain, DomainRef};
@@ -294,11 +295,7 @@ impl<'a> Copier<'a> {
         // SAFETY: both frames are RAM in the direct map and held; offsets and length stay inside a page (`check_copy`);
         // they may be the same frame. What a guest writes meanwhile is only bytes.
         unsafe {
-            core::ptr::copy(
-                from.add(request.source.offset.into()),
-                to.add(request.dest.offset.into()),
-                request.len.into(),
-            );
+            cpu::copy(from.add(request.source.offset.into()), to.add(request.dest.offset.into()), request.len.into());
         }
         Ok(())
     }
