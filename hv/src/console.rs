@@ -4,6 +4,7 @@
 //! words: `none`, `error`, `warning`, `info`, `debug` (or `all`). What a guest can cause at will goes through
 //! `guest_debug!`, which is limited in rate and shown by `guest_loglvl=`.
 
+use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::{screen, serial};
 use crate::sync::{Mutex, Once};
 use core::fmt::{self, Write};
@@ -66,9 +67,11 @@ pub fn ring() -> Option<&'static Mutex<ConRing>> {
     RING.get()
 }
 
+/// Who reads the ring is told when this CPU next has nothing in hand: whoever prints may hold any lock.
 fn keep(text: &[u8]) {
     if let Some(ring) = RING.get() {
-        return ring.lock().write(text);
+        ring.lock().write(text);
+        return this_cpu().raise(pending::CON_RING);
     }
     EARLY.lock().write(text);
 }

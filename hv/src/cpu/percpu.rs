@@ -62,6 +62,8 @@ pub mod pending {
     pub const DELAYED: u32 = 1 << 6;
     /// With that: an upcall is marked as pending for it, though there was no event.
     pub const MARKED: u32 = 1 << 7;
+    /// Text has gone into the console's ring.
+    pub const CON_RING: u32 = 1 << 8;
     /// All but what waits for the guest: as long as any of it is there, the guest does not go on.
     pub const DUE: u32 = !(DELAYED | MARKED);
 }

@@ -15,7 +15,7 @@ use crate::sched::timers::{self, Due, Kind, Own};
 use crate::sync::Once;
 use core::sync::atomic::Ordering;
 use hv_core::sched::PcpuId;
-use xen_abi::event::{VIRQ_CONSOLE, VIRQ_TIMER};
+use xen_abi::event::{VIRQ_CONSOLE, VIRQ_CON_RING, VIRQ_TIMER};
 use xen_abi::regs::CpuUserRegs;
 
 /// What device channels do when their timer fires, at a time in ns. They lie above, so it is installed.
@@ -78,6 +78,11 @@ fn do_work(me: &CpuInfo, interruptible: Interruptible<'_>) -> u32 {
     if work & pending::CONSOLE != 0 {
         // The domain that owns the console is told.
         event::raise_global_virq(VIRQ_CONSOLE);
+    }
+    if work & pending::CON_RING != 0 {
+        event::raise_global_virq(VIRQ_CON_RING);
+        // What was printed in doing so is read with the rest, if not now then with what is printed next.
+        me.pending.fetch_and(!pending::CON_RING, Ordering::AcqRel);
     }
     if work & pending::GRAVES != 0 {
         life::bury();

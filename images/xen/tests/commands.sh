@@ -13,6 +13,24 @@ check info info
 check list-shows-dom0 sh -c 'xl list | grep -q "^Domain-0 *0 *1024"'
 check cpupool-list sh -c 'xl cpupool-list | grep -q "Pool-0.*credit2.*y.*1"'
 check dmesg sh -c 'xl dmesg | grep -qi "dom0\|d0"'
+# Debian's XENCONSOLED_TRACE=hv: another one, as long as there is no guest about which the two would quarrel.
+hypervisor_log() {
+	local pid had n
+	mkdir -p /tmp/hv-log
+	xenconsoled --log=hv --log-dir=/tmp/hv-log --pid-file=/tmp/hv-log/pid > /dev/null 2>&1 || return 1
+	wait_for 10 test -s /tmp/hv-log/pid -a -s /tmp/hv-log/hypervisor.log || { ls -l /tmp/hv-log; return 1; }
+	pid=$(cat /tmp/hv-log/pid)
+	for n in 1 2; do
+		# It reads what there is, and then only when it is told.
+		nap 1
+		had=$(grep -c "'h' pressed" /tmp/hv-log/hypervisor.log)
+		xl debug-keys h
+		wait_for 10 eval "[ \$(grep -c \"'h' pressed\" /tmp/hv-log/hypervisor.log) -gt $had ]" || { echo "nothing came, time $n"; break; }
+		had=
+	done
+	kill $pid && wait_for 10 eval "! [ -e /proc/$pid ]" && [ -z "$had" ]
+}
+check hypervisor-log hypervisor_log
 check xenstore-ls sh -c 'xenstore-ls /local/domain/0 | grep -q "name = \"Domain-0\""'
 
 remember
