@@ -13,6 +13,7 @@ pub use diagnostic::Diagnostic;
 pub use memory::{Amount, Dom0Memory};
 pub use values::{Consoles, LogLevel, LogThresholds};
 
+use crate::conring;
 use crate::sched::PREEMPT_DELAY_US;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -236,8 +237,8 @@ impl Options {
             "vga" => self.set_vga(text),
             "com1" => set(&mut self.com1, name, text, values::serial(text).map(Some), values::SERIAL_FORM),
             "conring_size" => {
-                let size = values::size(text).filter(|s| (1 << 12..=1 << 26).contains(s)).map(u64::next_power_of_two);
-                set(&mut self.conring_bytes, name, text, size, "a size from 4K to 64M")
+                let size = values::size(text).filter(|s| (1 << 12..=u64::from(conring::MAX_BYTES)).contains(s));
+                set(&mut self.conring_bytes, name, text, size.map(u64::next_power_of_two), "a size from 4K to 1M")
             }
             "loglvl" => set(&mut self.loglvl, name, text, LogThresholds::parse(text).map(Some), values::LEVEL_FORM),
             "guest_loglvl" => {

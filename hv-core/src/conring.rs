@@ -7,10 +7,13 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
+/// Most bytes that a ring keeps.
+pub const MAX_BYTES: u32 = 1 << 20;
+
 /// What a reader asks for (`XEN_SYSCTL_readconsole`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Forget everything once it has been read.
+    /// Forget what is read, and what was before.
     pub clear: bool,
     /// Start at `index` instead of at the oldest byte.
     pub incremental: bool,
@@ -28,9 +31,9 @@ pub struct ConRing {
 }
 
 impl ConRing {
-    /// A ring of `size` bytes, rounded up to a power of two, at most 1 MiB.
+    /// A ring of `size` bytes, rounded up to a power of two, at most [`MAX_BYTES`].
     pub fn new(size: u32) -> ConRing {
-        let size = size.clamp(64, 1 << 20).next_power_of_two();
+        let size = size.clamp(64, MAX_BYTES).next_power_of_two();
         ConRing { bytes: vec![0; size as usize], produced: 0, consumed: 0 }
     }
 
@@ -79,13 +82,13 @@ impl ConRing {
             }
         }
         if request.clear {
-            self.consumed = self.produced;
+            self.consumed = end;
         }
         Ok((len, end))
     }
 
     fn size(&self) -> u32 {
-        // At most 1 MiB, see `new`.
+        // At most `MAX_BYTES`, see `new`.
         u32::try_from(self.bytes.len()).unwrap_or(u32::MAX)
     }
 
@@ -169,6 +172,24 @@ mod tests {
         let clear = ReadRequest { clear: true, ..Default::default() };
         assert_eq!(r.read(clear, 10, |_| Err::<(), _>("fault")), Err("fault"));
         assert_eq!(read(&mut r, ReadRequest::default(), 10).0, b"abc");
+    }
+
+    #[test]
+    fn who_reads_and_clears_in_portions_gets_everything() {
+        let mut r = ConRing::new(64);
+        let text: Vec<u8> = (b'!'..).take(50).collect();
+        r.write(&text);
+        let (mut got, mut request) = (Vec::new(), ReadRequest { clear: true, incremental: true, index: 0 });
+        loop {
+            let (portion, next) = read(&mut r, request, 20);
+            if portion.is_empty() {
+                break;
+            }
+            got.extend(portion);
+            request.index = next;
+        }
+        assert_eq!(got, text);
+        assert_eq!(read(&mut r, ReadRequest::default(), 100).0, b"", "all of it is cleared");
     }
 
     #[test]

@@ -37,6 +37,21 @@ fn the_line_that_update_grub_writes() {
 }
 
 #[test]
+fn so_much_is_kept_for_xl_dmesg_as_is_accepted() {
+    for size in ["4K", "5000B", "16384B", "64", "1M"] {
+        let bytes = parse(&alloc::format!("conring_size={size}")).conring_bytes;
+        let mut ring = conring::ConRing::new(u32::try_from(bytes).unwrap());
+        ring.write(&vec![b'a'; (2 << 20) + 7]);
+        let kept = ring.read(conring::ReadRequest::default(), u32::MAX, |_| Ok::<(), ()>(())).unwrap().0;
+        assert_eq!(u64::from(kept), bytes, "{size}");
+    }
+    for size in ["4095B", "1048577B", "64M"] {
+        let (options, found) = Options::parse(&alloc::format!("conring_size={size}"));
+        assert_eq!((options.conring_bytes, found.len()), (16 << 10, 1), "{size}");
+    }
+}
+
+#[test]
 fn nothing_at_all() {
     assert_eq!(parse("  "), Options { line: "  ".into(), ..Options::default() });
 }
