@@ -1,8 +1,8 @@
 /*
  * The log of a domain's writes has what the domain writes, and what others write where it lets them, and nothing else: who may not write a page does
  * not mark it. It goes as far as the domain does when it is switched on, however small that was before. A domain whose writes are logged gets no part
- * of a device, since devices write without being noticed, and one with a part of a device has no log. (cpus: 2) (differs: stock Xen has no log for a
- * PV domain)
+ * of a device, since devices write without being noticed, and one with a part of a device has no log. What the
+ * hypervisor keeps from domain 0 no domain gets. (cpus: 2) (differs: stock Xen has no log for a PV domain)
  */
 #include "domains.h"
 #include "grants.h"
@@ -10,6 +10,10 @@
 const char test_name[] = "written-pages";
 
 enum { OTHER = 5, SHADOW_OP = 10, OFF = 0, ENABLE_LOGDIRTY = 2, CLEAN = 11, PEEK };
+/* Configuration space, an interrupt controller, and a timer: their first ports and their numbers. And the interrupt controllers of CPUs. */
+static const u32 withheld[][2] = { { 0xcf8, 8 }, { 0xcf8, 1 }, { 0xcff, 2 }, { 0x20, 2 }, { 0x1f, 2 }, { 0x40, 4 }, { 0, 65536 } };
+enum { LOCAL_APIC = 0xfee00 };
+
 enum { IRQ_PERMISSION = 19, IOMEM_PERMISSION, IOPORT_PERMISSION };
 enum { EXDEV = 18, BAD_PAGE = -9, GREF = 8, FAR = 400, FARTHER = 5000, NR_WORDS = 16 };
 /* Old graphics memory, a delay's port, and an interrupt that nobody has. */
@@ -118,6 +122,23 @@ static void grows(void)
 	check(nr == 0 && nr_counted >= 1, "%u pages are noted, %u are counted", nr, nr_counted);
 }
 
+/* The hypervisor keeps these from us, so they are not ours to give, nor to take. */
+static void withheld_registers(void)
+{
+	for (u32 allow = 0; allow <= 1; allow++) {
+		for (u32 n = 0; n < COUNT(withheld); n++) {
+			struct domctl request = { .room = { (u64)withheld[n][1] << 32 | withheld[n][0], allow } };
+			check_result(domctl(OTHER, IOPORT_PERMISSION, &request), -EPERM, "ports that are not ours");
+		}
+		for (u32 nr = 1; nr <= 2; nr++) {
+			struct domctl request = { .room = { LOCAL_APIC + 1 - nr, nr, allow } };
+			check_result(domctl(OTHER, IOMEM_PERMISSION, &request), -EPERM, "registers that are not ours");
+		}
+	}
+	struct domctl beyond = { .room = { 2ull << 32 | 0xffff, 1 } };
+	check_result(domctl(OTHER, IOPORT_PERMISSION, &beyond), -EINVAL, "a port that is none");
+}
+
 static void devices(void)
 {
 	static const u32 kinds[] = { IRQ_PERMISSION, IOMEM_PERMISSION, IOPORT_PERMISSION };
@@ -144,6 +165,7 @@ void test_main(void)
 	own_writes();
 	others_writes();
 	grows();
+	withheld_registers();
 	devices();
 	check_result(update_va(pages[2], 0, 2), 0, "letting its counter go");
 	check_result(update_va(pages[3], 0, 2), 0, "letting its grants go");

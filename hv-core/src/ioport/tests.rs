@@ -71,6 +71,21 @@ impl Setup {
 }
 
 #[test]
+fn what_it_does_not_get_is_in_no_range_that_it_passes_on() {
+    let owned = hardware_domain_ports(Some(0x608), Some(0x3f8)).unwrap();
+    for (first, last) in
+        [(0xcf8, 0xcff), (0xcf8, 0xcf8), (0xcff, 0xd00), (0x1f, 0x20), (0x3e8, 0x3f8), (0x600, 0x608), (0, 0xffff)]
+    {
+        assert!(!owned.contains_all(first, last), "{first:#x}..={last:#x}");
+    }
+    for (first, last) in
+        [(0x2f8, 0x2ff), (0x3f0, 0x3f7), (0x400, 0x607), (0x60c, 0x60f), (0x1000, 0xffff), (0x80, 0x80)]
+    {
+        assert!(owned.contains_all(first, last), "{first:#x}..={last:#x}");
+    }
+}
+
+#[test]
 fn ports_that_the_hardware_domain_does_not_get() {
     let mut s = Setup::dom0();
     for port in [0x20, 0x21, 0xa0, 0xa1, 0x40, 0x41, 0x608, 0x60b, 0xcf8, 0xcfc, 0xcff, 0x3f8, 0x3ff] {

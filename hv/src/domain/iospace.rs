@@ -91,8 +91,8 @@ fn last_frame() -> u64 {
     (x86::pte::PTE_ADDR_MASK >> x86::PAGE_SHIFT).min((1 << (bits.clamp(32, 52) - x86::PAGE_SHIFT)) - 1)
 }
 
-/// Ports that exist.
-const LAST_PORT: u64 = 0xffff;
+/// The last port that exists.
+pub const LAST_PORT: u32 = 0xffff;
 
 impl IoSpace {
     /// No permissions, or for the hardware domain all that is not the hypervisor's. `None` when out of memory.
@@ -144,6 +144,16 @@ impl IoSpace {
         self.irqs.read().contains(irq.into())
     }
 
+    /// Are frames `first ..= last` all its own to pass on? Not if the hypervisor keeps one of them to itself.
+    pub fn owns_frames(&self, first: Mfn, last: Mfn) -> bool {
+        self.frames.read().contains_all(first.raw(), last.raw()) && !device_frames::is_any_hidden(first, last)
+    }
+
+    /// Are ports `first ..= last` all its own to pass on?
+    pub fn owns_ports(&self, first: u32, last: u32) -> bool {
+        self.ports.read().contains_all(first.into(), last.into())
+    }
+
     /// Permits or forbids frames `first ..= last`. What is forbidden is mapped until [`super::withdrawal::finish`].
     pub fn set_frames(&self, first: Mfn, last: Mfn, allow: bool) -> Result<(), Errno> {
         let is_loss = self.change(&self.frames, first.raw(), last.raw(), allow)?;
@@ -155,7 +165,7 @@ impl IoSpace {
 
     /// Permits or forbids ports `first ..= last`.
     pub fn set_ports(&self, first: u32, last: u32, allow: bool) -> Result<(), Errno> {
-        if u64::from(last) > LAST_PORT {
+        if last > LAST_PORT {
             return Err(Errno::EINVAL);
         }
         self.change(&self.ports, first.into(), last.into(), allow).map(|_| ())

@@ -57,6 +57,11 @@ pub fn is_hidden(mfn: Mfn) -> bool {
     HIDDEN_FRAMES.read().contains(mfn.raw())
 }
 
+/// Is there a frame among these that no domain may map?
+pub fn is_any_hidden(first: Mfn, last: Mfn) -> bool {
+    HIDDEN_FRAMES.read().overlaps(first.raw(), last.raw())
+}
+
 /// Is it a frame that only the hypervisor writes?
 pub fn is_watched(mfn: Mfn) -> bool {
     READ_ONLY_FRAMES.read().contains(mfn.raw())

@@ -101,7 +101,7 @@ fn makes_objects(cmd: u32) -> bool {
 /// | set_virq_handler | EINVAL for a virtual interrupt that is not the tools' |
 /// | sendtrigger | ENOENT, EINVAL for anything but an NMI |
 /// | set_cpu_policy, get_cpu_policy | E2BIG, ERANGE, EINVAL; ENOBUFS |
-/// | irq, iomem, ioport_permission | EINVAL, ENOMEM, EXDEV for permitting something to a domain whose writes are logged |
+/// | irq, iomem, ioport_permission | EINVAL, EPERM for what the caller has not itself (to take it away, too), ENOMEM, EXDEV for permitting something to a domain whose writes are logged |
 /// | setdebugging, subscribe, memory_mapping, ioport_mapping, set_target, cacheflush, setvnumainfo, paging_mempool_size | EOPNOTSUPP |
 pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
     cx.require_privilege()?;
