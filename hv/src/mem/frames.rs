@@ -4,6 +4,7 @@ use crate::mem::{layout, phys_to_virt};
 use crate::sync::{Mutex, Once};
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::buddy::{Buddy, Links, Storage};
+use hv_core::room;
 use x86::{MachAddr, Mfn, PAGE_SIZE};
 
 pub use hv_core::frame::Frame;
@@ -154,15 +155,23 @@ pub fn has_headroom() -> bool {
     })
 }
 
+/// Frames that are set aside for domains that are being built.
+static CLAIMED: AtomicU64 = AtomicU64::new(0);
+
+/// So many are from now on. For who keeps account of them, under its lock.
+pub fn set_claimed(frames: u64) {
+    CLAIMED.store(frames, Ordering::Relaxed);
+}
+
 /// May tables that a guest makes longer as it likes (its grants, what it has mapped) take so many bytes more, which `take` takes at once? They can be
-/// as large as the reserve and more, and shall leave something to [`has_headroom`]'s askers: see [`hv_core::room`]. Its lock is taken after all but the heap's and the
+/// as large as the reserve and more, and shall leave what is claimed, and something to [`has_headroom`]'s askers: see [`hv_core::room`]. Its lock is taken after all but the heap's and the
 /// allocator's.
 pub fn grow_tables(bytes: usize, take: &mut dyn FnMut() -> bool) -> bool {
     static GROWING: Mutex<()> = Mutex::new(());
     let _turn = GROWING.lock();
     // The heap takes a block and gives the rest of it back.
-    let frames = bytes.next_power_of_two().div_ceil(PAGE_SIZE);
-    free_count() >= 2 * HEADROOM + frames as u64 && take()
+    let frames = bytes.next_power_of_two().div_ceil(PAGE_SIZE) as u64;
+    room::is_there(frames, free_count(), CLAIMED.load(Ordering::Relaxed), 2 * HEADROOM) && take()
 }
 
 /// Frames that are page tables of the hypervisor's or the IOMMU's and came from the allocator.

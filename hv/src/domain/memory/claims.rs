@@ -2,12 +2,21 @@
 
 use crate::domain::memory::limbo;
 use crate::domain::memory::DomainMm;
+use crate::mem::frames;
 use crate::sync::FairMutex;
 use hv_core::claims::{Claim, Claims};
 use xen_abi::errno::Errno;
 
 /// Held by all that take memory for domains, until it is not free any more.
 static CLAIMS: FairMutex<Claims> = FairMutex::new(Claims::new());
+
+/// Does `f` with the lock held. Tables of guests grow without it, and leave what is claimed then ([`frames::grow_tables`]).
+fn locked<T>(f: impl FnOnce(&mut Claims) -> T) -> T {
+    let mut claims = CLAIMS.lock();
+    let result = f(&mut claims);
+    frames::set_claimed(claims.outstanding());
+    result
+}
 
 /// Frames that are claimed and not yet allocated.
 pub fn outstanding() -> u64 {
@@ -19,32 +28,33 @@ pub fn outstanding() -> u64 {
 ///
 /// One that dies gives its claim up after it has begun to, so it is asked under the lock: a claim behind that would be nobody's to give up.
 pub fn claim(mm: &DomainMm, is_dying: impl FnOnce() -> bool, pages: u64) -> Result<(), Errno> {
-    let mut claims = CLAIMS.lock();
-    if pages == 0 {
-        claims.give_up(mm.claim());
-        return Ok(());
-    }
-    let missing = pages.saturating_sub(mm.tot_pages());
-    if pages > mm.max_pages() || missing == 0 || mm.claim().frames() != 0 || is_dying() {
-        return Err(Errno::EINVAL);
-    }
-    if !claims.set_aside(mm.claim(), missing, limbo::available_count()) {
-        return Err(Errno::ENOMEM);
-    }
-    Ok(())
+    locked(|claims| {
+        if pages == 0 {
+            claims.give_up(mm.claim());
+            return Ok(());
+        }
+        let missing = pages.saturating_sub(mm.tot_pages());
+        if pages > mm.max_pages() || missing == 0 || mm.claim().frames() != 0 || is_dying() {
+            return Err(Errno::EINVAL);
+        }
+        if !claims.set_aside(mm.claim(), missing, limbo::available_count()) {
+            return Err(Errno::ENOMEM);
+        }
+        Ok(())
+    })
 }
 
 /// Gives the claim up.
 pub fn forget(mm: &DomainMm) {
-    CLAIMS.lock().give_up(mm.claim());
+    locked(|claims| claims.give_up(mm.claim()));
 }
 
 /// Has `take` take `frames` for somebody who has the claim `own`, if he may have them; so much of the claim is used up if it does.
 pub fn take<T>(own: &Claim, frames: u64, take: impl FnOnce() -> Option<T>) -> Option<T> {
-    CLAIMS.lock().take(own, frames, limbo::available_count, take)
+    locked(|claims| claims.take(own, frames, limbo::available_count, take))
 }
 
 /// The domain with `mm` got frames that were not free before.
 pub fn use_up(mm: &DomainMm, frames: u64) {
-    CLAIMS.lock().use_up(mm.claim(), frames);
+    locked(|claims| claims.use_up(mm.claim(), frames));
 }
