@@ -56,6 +56,7 @@ pub mod timer;
 pub mod tlb_clock;
 pub mod uart;
 pub mod vtlb;
+pub mod wall_clock;
 pub mod watchdog;
 pub mod wedge;
 pub mod xstate;

@@ -25,7 +25,7 @@ use crate::mem;
 use crate::sync::{Mutex, Once, RwLock};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use core::sync::atomic::{fence, AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::cpuid::Policy;
 use hv_core::watchdog::Watchdogs;
 use x86::Mfn;
@@ -88,6 +88,9 @@ pub struct Domain {
     pub tsc_mode: AtomicU32,
     /// See `tsc_mode`.
     pub tsc_incarnation: AtomicU32,
+    /// So many seconds is its wall clock ahead of UTC. The tools set it when they make the domain, or restore it; it is not the guest's, so it
+    /// stays when that is rolled back.
+    pub time_offset_s: AtomicI64,
     /// Scheduling weight of its vCPUs.
     pub weight: AtomicU32,
     /// How much of one CPU its vCPUs may use together, in percent; 0: no cap.
@@ -150,6 +153,7 @@ impl Domain {
             life: AtomicU8::new(ALIVE),
             tsc_mode: AtomicU32::new(0),
             tsc_incarnation: AtomicU32::new(0),
+            time_offset_s: AtomicI64::new(0),
             weight: AtomicU32::new(hv_core::sched::DEFAULT_WEIGHT),
             cap: AtomicU32::new(0),
             mm: crate::domain::memory::DomainMm::new(id),

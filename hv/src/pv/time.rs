@@ -8,6 +8,7 @@ use crate::sched;
 use crate::sync::Mutex;
 use core::sync::atomic::{fence, AtomicU32, Ordering};
 use hv_core::sched::Runstate;
+use hv_core::wall_clock;
 use xen_abi::assist;
 use xen_abi::shared::{
     shared_info, vcpu_info, VcpuRunstateInfo, VcpuTimeInfo, PVCLOCK_TSC_STABLE_BIT, XEN_RUNSTATE_UPDATE,
@@ -46,10 +47,10 @@ pub fn set_wall_clock(utc_ns: u64, system_ns: u64) {
     crate::domain::for_each(update_wall_clock);
 }
 
-/// Writes the wall clock into the domain's shared_info.
+/// Writes the wall clock into the domain's shared_info, with the domain's offset: whoever changes that calls this.
 pub fn update_wall_clock(d: &Domain) {
     let at_zero = WALL_CLOCK_NS.lock();
-    let (seconds, ns) = (*at_zero / 1_000_000_000, *at_zero % 1_000_000_000);
+    let (seconds, ns) = wall_clock::at_zero(*at_zero, d.time_offset_s.load(Ordering::Relaxed));
     let word = |offset: usize| {
         // SAFETY: offsets of aligned 32-bit fields inside the shared-info page, which lives as long as the domain.
         unsafe { AtomicU32::from_ptr(d.shared_info_ptr().add(offset).cast()) }

@@ -138,8 +138,18 @@ check destroy eval 'xl destroy g1 && gone g1'
 check nothing-stays nothing_stays
 
 # A kernel as Debian packs it; a guest that crashes.
-config g2 'kernel="/guest/vmlinuz"' 'on_crash="destroy"'
+config g2 'kernel="/guest/vmlinuz"' 'on_crash="destroy"' 'rtc_timeoffset=3600'
 check create-from-a-bzimage boot g2
+# Between two looks at dom0's clock; seconds are cut off, and dom0 may have set its own by the RTC anew.
+an_hour_ahead() {
+	local before after there
+	before=$(date +%s)
+	there=$(in_guest g2 10 'echo "its clock $(date +%s)"' | sed -n 's/.*its clock \([0-9][0-9]*\).*/\1/p' | tail -n 1)
+	after=$(date +%s)
+	echo "$before here, then '$there' there, then $after here"
+	[ -n "$there" ] && between $((there - 3600)) $((before - 3)) $((after + 3))
+}
+check rtc-timeoffset an_hour_ahead
 crashed() { echo "c1 echo c > /proc/sysrq-trigger" > $(xenstore-read /local/domain/$(xl domid g2)/console/tty); gone g2; }
 check on-crash-destroy crashed
 check nothing-stays-after-a-crash nothing_stays

@@ -20,6 +20,7 @@ use super::{bitmap, Caller, Done, GuestPtr, Outcome, OK};
 use crate::domain::{life, watch};
 use crate::guest_debug;
 use crate::mem::guest_ptr::plain;
+use crate::pv::time;
 use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
@@ -53,6 +54,7 @@ plain!(
     op::VcpuMsr,
     op::HypercallInit,
     op::SetVirqHandler,
+    op::SetTimeOffset,
     op::SendTrigger,
 );
 
@@ -198,7 +200,12 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
             OK
         }
         op::SENDTRIGGER => vcpus::trigger(&r),
-        op::SETTIMEOFFSET => r.target().map(|_| Done::Return(0)),
+        op::SETTIMEOFFSET => {
+            let d = r.target()?;
+            d.time_offset_s.store(r.read::<op::SetTimeOffset>()?.time_offset_seconds, Ordering::Relaxed);
+            time::update_wall_clock(&d);
+            OK
+        }
         op::IRQ_PERMISSION => permission::irq(&r),
         op::IOMEM_PERMISSION => permission::iomem(&r),
         op::IOPORT_PERMISSION => permission::ioport(&r),
