@@ -21,6 +21,7 @@ pub mod control;
 pub mod cpuid;
 pub mod dirty_log;
 pub mod dma_faults;
+pub mod domain_info;
 pub mod efi;
 pub mod emul;
 pub mod evtchn;

@@ -11,6 +11,7 @@ use crate::{iommu, sched};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use hv_core::dirty_log::Place;
+use hv_core::domain_info::vcpu_flags;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DOMID_FIRST_RESERVED;
@@ -67,7 +68,6 @@ pub(super) fn info(r: &mut Request) -> Outcome {
 
 /// What the tools are told about a domain.
 pub(crate) fn describe(d: &Domain) -> op::GetDomainInfo {
-    let mut flags = 0;
     let mut online = 0;
     let mut cpu_time = 0;
     let (mut running, mut blocked) = (false, true);
@@ -80,11 +80,7 @@ pub(crate) fn describe(d: &Domain) -> op::GetDomainInfo {
         }
         cpu_time += sched::with(|s, now| s.run_time(v.sched_id, now));
     }
-    if running {
-        flags |= op::DOMINF_RUNNING;
-    } else if blocked {
-        flags |= op::DOMINF_BLOCKED;
-    }
+    let mut flags = vcpu_flags(online, running, blocked);
     if d.is_paused() {
         flags |= op::DOMINF_PAUSED;
     }
