@@ -201,10 +201,12 @@ impl Options {
             return Ok(());
         }
         let spelled = if is_negated { Some("no") } else { value };
+        // As `ivrs_ioapic[4]=00:14.0`.
+        let plain = name.split('[').next().unwrap_or(name);
         match self.set_value(name, spelled) {
             Some(result) => result,
-            None if names::IGNORED.contains(&name) => Err(Diagnostic::Ignored(name.to_string())),
-            None if names::UNSUPPORTED.contains(&name) => Err(Diagnostic::Unsupported(name.to_string())),
+            None if names::IGNORED.contains(&plain) => Err(Diagnostic::Ignored(plain.to_string())),
+            None if names::UNSUPPORTED.contains(&plain) => Err(Diagnostic::Unsupported(plain.to_string())),
             None if is_negated => Err(Diagnostic::Unknown(alloc::format!("no-{name}"))),
             None => Err(Diagnostic::Unknown(name.to_string())),
         }

@@ -34,6 +34,50 @@ fn a_usual_line() {
 fn the_line_that_update_grub_writes() {
     assert!(parse("placeholder noreboot").noreboot);
     assert_eq!(complaints("placeholders"), ["unknown option 'placeholders' is ignored"]);
+    let (_, found) = Options::parse("placeholder dom0_mem=1024M no-real-mode edd=off");
+    assert!(!found.iter().any(Diagnostic::is_warning), "what it adds where firmware is UEFI: {found:?}");
+}
+
+/// Options in docs/misc/xen-command-line.pandoc of Xen 4.17.
+const OPTIONS_OF_XEN: &str = "\
+    acpi acpi_apic_instance acpi_pstate_strict acpi_skip_timer_override acpi_sleep allow_unsafe altp2m apic \
+    apic_verbosity apicv arat argo asid async-show-all ats availmem badpage bootscrub bootscrub_chunk cet \
+    clocksource cmci-threshold cmos-rtc-probe com1 com2 conring_size console console_timestamps console_to_ring \
+    conswitch core_parking cpu_type cpufreq cpuid cpuid_mask_cpu cpuid_mask_ecx cpuid_mask_edx cpuid_mask_ext_ecx \
+    cpuid_mask_ext_edx cpuid_mask_l7s0_eax cpuid_mask_l7s0_ebx cpuid_mask_thermal_ecx cpuid_mask_xsave_eax cpuidle \
+    cpuinfo crash-debug-debugkey crash-debug-hwdom crash-debug-kexeccmd crash-debug-panic crash-debug-watchdog \
+    crashinfo_maxaddr crashkernel credit2_balance_over credit2_balance_under credit2_cap_period_ms \
+    credit2_load_precision_shift credit2_load_window_shift credit2_runqueue dbgp debug_stack_lines debugtrace dit \
+    dma_bits dom0 dom0-cpuid dom0-iommu dom0_ioports_disable dom0_max_vcpus dom0_mem dom0_nodes dom0_vcpus_pin \
+    dtuart e820-mtrr-clip e820-verbose edd edid efi ept ext_regions extra_guest_irqs flask font force-ept gdb \
+    global-pages gnttab gnttab_max_frames gnttab_max_maptrack_frames guest_loglvl hap hap_1gb hap_2mb hardware_dom \
+    hest_disable highmem-start hmp-unsafe hpet hpetbroadcast hvm_debug hvm_fep hvm_port80 idle_latency_factor \
+    invpcid ioapic_ack iommu iommu_dev_iotlb_timeout iommu_inclusive_mapping irq-max-guests irq_ratelimit \
+    irq_vector_map ivmd ivrs_hpet ivrs_ioapic lapic lapic_timer_c2_ok ler loglvl low_crashinfo low_mem_virq_limit \
+    max_cstate max_gsi_irqs max_lpi_bits maxcpus mce mce_fb mce_verbosity mem memop-max-order mmcfg mmio-relax msi \
+    mtrr.show mwait-idle nmi noapic noirqbalance nolapic noreboot nosmp nr_irqs numa pci pci-passthrough pci-phantom \
+    pcid pku ple_gap ple_window preferred-cstates psr pv pv-l1tf pv-linear-pt pv-shim rcu-idle-timer-period-ms \
+    real-mode reboot rmrr ro-hpet sched sched-gran sched_credit2_max_cpus_runqueue sched_credit2_migrate_resist \
+    sched_credit_tslice_ms sched_ratelimit_us sched_smt_power_savings scrub-domheap serial_tx_buffer serrors \
+    shim_mem smap smep smt snb_igd_quirk spec-ctrl sync_console tboot tbuf_size tdt tevt_mask tickle_one_idle_cpu \
+    timer_slop tsc tsx ucode unrestricted_guest vcpu_migration_delay vesa-ram vga viridian-spinlock-retry-count \
+    viridian-version vm-notify-window vpid vpmu vwfi watchdog watchdog_timeout x2apic x2apic-mode x2apic_phys \
+    xenheap_megabytes xpti xsave xsm";
+
+#[test]
+fn every_option_of_xen_is_known() {
+    for name in OPTIONS_OF_XEN.split(' ') {
+        for word in [name.to_string(), alloc::format!("{name}=0"), alloc::format!("no-{name}")] {
+            let (_, found) = Options::parse(&word);
+            assert!(!found.iter().any(|d| matches!(d, Diagnostic::Unknown(_))), "{word}: {found:?}");
+        }
+    }
+    // With an index.
+    let (_, found) = Options::parse("ivrs_ioapic[4]=00:14.0 ivrs_hpet[0]=00:14.0 dom0_mem[1]=1G nonsense[1]=2");
+    let names = ["ivrs_ioapic", "ivrs_hpet"].map(|name| Diagnostic::Unsupported(name.into()));
+    let unknown = ["dom0_mem[1]", "nonsense[1]"].map(|name| Diagnostic::Unknown(name.into()));
+    assert_eq!(found, [names, unknown].concat());
+    assert!(names::IGNORED.iter().all(|name| !names::UNSUPPORTED.contains(name)));
 }
 
 #[test]
