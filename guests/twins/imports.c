@@ -295,6 +295,11 @@ static void bad_requests(void)
 	NOT_LENT(bad.bytes = 0, "an empty buffer");
 	NOT_LENT(bad.bytes = (1 << 20) + 1, "a huge buffer");
 	NOT_LENT(bad.flags = 1, "unknown flags of a buffer");
+	/* Address 0 says that there is none. */
+	NOT_LENT(bad.object = 0, "an sk_buff at 0");
+	NOT_LENT(bad.of = 0, "a buffer at 0");
+	NOT_LENT((bad.kind = BARE_SKB, bad.object = 0), "a bare sk_buff at 0");
+	NOT_LENT((bad.kind = FRAGMENT, bad.object = 0), "a fragment at 0");
 	struct twin_lend many = { twin, 257, (u64)&skb };
 	check(hypercall(HC_twin_op, TWINOP_LEND, (u64)&many, 0, 0, 0) == -E2BIG, "too many at once");
 	many = (struct twin_lend){ twin, 2, 8 };

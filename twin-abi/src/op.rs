@@ -371,9 +371,9 @@ pub struct TwinLent {
     pub kind: u32,
     /// Bytes of the buffer, with room for the shared info.
     pub bytes: u32,
-    /// Address of the `sk_buff`; of the data of a fragment.
+    /// Address of the `sk_buff`; of the data of a fragment. Not 0.
     pub object: u64,
-    /// Address of the buffer of an `sk_buff`; of the `page` of a fragment.
+    /// Address of the buffer of an `sk_buff`, which is not 0; of the `page` of a fragment.
     pub of: u64,
     /// `_refcount` of a fragment's page while it is lent.
     pub references: u32,

@@ -398,7 +398,8 @@ impl frames::Card<Held> for Way<'_> {
 #[inline(never)]
 fn spread((fragments, skip, body): (&[Fragment<Held>], u32, u32), rooms: &Rooms, nr_pages: usize) {
     let frame = View { header: &[], fragments, skip, body, checksum: Checksum::Unknown, gso: None };
-    frames::spread(&frame, &Bytes, &rooms.pages().map(Held::by_card)[..nr_pages]);
+    let (pages, count) = rooms.pages();
+    frames::spread(&frame, &Bytes, &pages.map(Held::by_card)[..count.min(nr_pages)]);
 }
 
 /// How the card is to cut a packet, if it is one for many.

@@ -14,7 +14,7 @@ use twin_abi::op::{self, lent, note, TwinKernel, TwinLent, TwinNote};
 use twin_runtime::linux::lock::Sleepers;
 use twin_runtime::linux::offsets::Offsets;
 use twin_runtime::linux::pages::Pages;
-use twin_runtime::linux::pool::{Kind, Pool};
+use twin_runtime::linux::pool::{Kind, Pool, Refusal};
 use twin_runtime::linux::skb::{LARGEST, MOST_FOREIGN};
 use twin_runtime::linux::{Foreign, Kernel, Routine, Support};
 use twin_runtime::order::sort_by_key;
@@ -139,7 +139,7 @@ impl Common {
         work(&mut self.pool.lock())
     }
 
-    /// Takes buffers that `d`, whose page `locate` finds, lends. Errors: EINVAL for one that cannot be, or whose bytes are not in one
+    /// Takes buffers that `d`, whose page `locate` finds, lends. Errors: EINVAL for one that cannot be, as at address 0, or whose bytes are not in one
     /// frame of `d`'s that it may write; ENOSPC if there are too many; ENOMEM; ERESTART: to be called again, for there are more. Those before are
     /// lent then.
     pub fn lend(
@@ -156,7 +156,8 @@ impl Common {
                 lent::BARE_SKB => None,
                 _ => return Err(Errno::EINVAL),
             };
-            if buffer.flags != 0 || bytes.is_some_and(|(_, len)| !(1..=LARGEST).contains(&len)) {
+            let is_at_zero = buffer.object == 0 || buffer.kind == lent::SKB && buffer.of == 0;
+            if buffer.flags != 0 || is_at_zero || bytes.is_some_and(|(_, len)| !(1..=LARGEST).contains(&len)) {
                 return Err(Errno::EINVAL);
             }
             if self.with_pool(|pool| pool.knows(buffer.object)) {
@@ -183,7 +184,10 @@ impl Common {
                 lent::FRAGMENT => pool.lend_fragment(buffer.object, buffer.of, buffer.references, buffer.bytes.into()),
                 _ => pool.lend_bare(buffer.object),
             }
-            .map_err(|_| Errno::ENOMEM)?;
+            .map_err(|refusal| match refusal {
+                Refusal::AtZero => Errno::EINVAL,
+                Refusal::NoMemory => Errno::ENOMEM,
+            })?;
             if let (Some((frame, at)), Some((address, _))) = (found, bytes) {
                 pool.locate(buffer.object, at);
                 let page = self.support.page_of(address).unwrap_or(0);

@@ -121,6 +121,21 @@ pub struct Reserved {
     pub machine: u64,
 }
 
+/// Why an object is not lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is said to be at address 0, or its buffer is: here that says that there is none.
+    AtZero,
+    /// There is no memory to remember it by.
+    NoMemory,
+}
+
+impl From<TryReserveError> for Refusal {
+    fn from(_: TryReserveError) -> Self {
+        Self::NoMemory
+    }
+}
+
 /// What became of an object that was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
@@ -174,8 +189,11 @@ impl Pool {
     /// Adds an `sk_buff` with its buffer.
     ///
     /// # Errors
-    /// If there is no memory to remember it by.
-    pub fn lend(&mut self, skb: u64, head: u64, size: u32) -> Result<(), TryReserveError> {
+    /// See [`Refusal`].
+    pub fn lend(&mut self, skb: u64, head: u64, size: u32) -> Result<(), Refusal> {
+        if skb == 0 || head == 0 {
+            return Err(Refusal::AtZero);
+        }
         let before = self.skbs.objects.len();
         self.skbs.add(skb, Lent::new(head, size), &mut self.whole)?;
         self.nr_whole += self.skbs.objects.len() - before;
@@ -194,15 +212,21 @@ impl Pool {
     ///
     /// # Errors
     /// As for [`Self::lend`].
-    pub fn lend_bare(&mut self, skb: u64) -> Result<(), TryReserveError> {
-        self.skbs.add(skb, Lent::new(0, 0), &mut self.bare)
+    pub fn lend_bare(&mut self, skb: u64) -> Result<(), Refusal> {
+        if skb == 0 {
+            return Err(Refusal::AtZero);
+        }
+        Ok(self.skbs.add(skb, Lent::new(0, 0), &mut self.bare)?)
     }
 
     /// Adds a receive buffer of `bytes` bytes (the same for all) in `page`, whose `_refcount` is `references` while it is lent.
     ///
     /// # Errors
     /// As for [`Self::lend`].
-    pub fn lend_fragment(&mut self, data: u64, page: u64, references: u32, bytes: u64) -> Result<(), TryReserveError> {
+    pub fn lend_fragment(&mut self, data: u64, page: u64, references: u32, bytes: u64) -> Result<(), Refusal> {
+        if data == 0 {
+            return Err(Refusal::AtZero);
+        }
         self.fragment_bytes = if self.fragments.objects.is_empty() { bytes } else { self.fragment_bytes.min(bytes) };
         let fragment = Fragment { page, references, out: FragmentUse::Home, bytes, machine: 0 };
         self.fragments.add(data, fragment, &mut self.free_fragments)?;

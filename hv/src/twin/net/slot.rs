@@ -94,13 +94,13 @@ impl Rooms {
         self.rooms.get(self.nr_rooms.checked_sub(1)?)
     }
 
-    /// The pages behind it.
-    pub fn pages(&self) -> [Mfn; MAX_PAGES] {
+    /// The pages behind it, and how many those are. If they are fewer than its room says the packet is given up when it is made ready for the driver.
+    pub fn pages(&self) -> ([Mfn; MAX_PAGES], usize) {
         let mut pages = [LentPage::default(); MAX_PAGES];
-        if let Some(skb) = self.next().map(|room| room.skb) {
-            table::with_common(self.of.place(), |common| common.with_pool(|pool| pool.pages(skb, &mut pages)));
-        }
-        pages.map(|page| Mfn::containing(MachAddr::new(page.machine)))
+        let mut count = |common: &Common, skb| common.with_pool(|pool| pool.pages(skb, &mut pages));
+        let skb = self.next().map(|room| room.skb);
+        let count = skb.and_then(|skb| table::with_common(self.of.place(), |common| count(common, skb)));
+        (pages.map(|page| Mfn::containing(MachAddr::new(page.machine))), count.unwrap_or(0))
     }
 
     /// Adds pages to the next room, for what does not fit into its buffer. `false`: there are none, or there may be none.
@@ -178,7 +178,8 @@ impl Rooms {
     fn mark_dirty(&self) {
         let Some(room) = self.next() else { return };
         log_dirty::mark(room.frame());
-        self.pages().iter().take(room.nr_pages()).for_each(|page| log_dirty::mark(*page));
+        let (pages, count) = self.pages();
+        pages.iter().take(count.min(room.nr_pages())).for_each(|page| log_dirty::mark(*page));
     }
 
     /// What was sent is queued: it goes out when this CPU leaves the hypervisor or has nothing else to do, if not earlier.

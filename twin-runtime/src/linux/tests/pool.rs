@@ -2,7 +2,7 @@
 
 use super::{call, domain_of_many, taken_and_freed};
 use crate::linux::fake::{domain, BUFFERS, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
-use crate::linux::pool::{Kind, MAX_PAGES};
+use crate::linux::pool::{Given, Kind, LentPage, Pool, Refusal, Use, MAX_PAGES};
 use crate::linux::skb::Packet;
 use crate::linux::Stop;
 use crate::memory::Memory;
@@ -27,6 +27,47 @@ fn an_object_is_lent_once() {
     assert_eq!(f.pool.free(), (1, 2, 2), "it is still out");
     call("napi_consume_skb", &s, &mut f, &[skb, 1]).expect("freed");
     assert_eq!(f.pool.free(), (2, 2, 2));
+}
+
+/// Also if the domain lends what is at 0, by which the pool says that there is none: the pages that a packet is given are the pages that it has.
+#[test]
+fn the_pages_that_a_packet_was_given_are_those_that_it_has() {
+    const PAGES: u64 = 8;
+    let mut pool = Pool::default();
+    pool.share_among(1);
+    for n in 0..PAGES {
+        let is_lent = pool.lend_fragment(n * 4096, VMEMMAP + n * 64, 2, 4096).is_ok();
+        assert_eq!(is_lent, n != 0);
+        pool.locate(n * 4096, 0x10_0000 + n * 4096);
+    }
+    pool.lend(SKBS, BUFFERS, 2048).expect("memory");
+    pool.locate(SKBS, 0x20_0000);
+    let nr_free = pool.free().2;
+    for wanted in 1..=PAGES as usize {
+        let skb = pool.reserve(100, 0).expect("free").skb;
+        let (mut given, mut has) = ([LentPage::default(); MAX_PAGES], [LentPage::default(); MAX_PAGES]);
+        let nr_given = if pool.add_pages(skb, &mut given[..wanted]) { wanted } else { 0 };
+        assert_eq!((pool.pages(skb, &mut has), has), (nr_given, given), "{wanted} pages");
+        assert_eq!(nr_given, if wanted <= nr_free { wanted } else { 0 });
+        pool.unreserve(skb);
+        assert_eq!(pool.free(), (1, 0, nr_free));
+    }
+}
+
+/// An `sk_buff` whose buffer is said to be at 0 would come home to those without one, where there is no room for it.
+#[test]
+fn what_comes_home_comes_to_where_it_was_lent() {
+    for (skb, head) in [(SKBS, 0), (0, BUFFERS), (0, 0), (SKBS, BUFFERS)] {
+        let (mut f, _) = domain(0);
+        let lent = f.pool.lend(skb, head, 2048);
+        let free = f.pool.free();
+        if let Some((taken, _)) = f.pool.take(100, Use::Driver) {
+            assert!(matches!(f.pool.give(taken), Given::Back(_)));
+        }
+        assert_eq!(f.pool.free(), free, "{skb:#x} {head:#x}");
+        assert_eq!(lent, if skb == 0 || head == 0 { Err(Refusal::AtZero) } else { Ok(()) });
+    }
+    assert_eq!(Pool::default().lend_bare(0), Err(Refusal::AtZero));
 }
 
 #[test]
