@@ -1,5 +1,8 @@
 //! How many requests for disks an instance of the driver domain has answered. The hypervisor counts them by disk, whoever answers.
 
+use std::collections::{BTreeMap, BTreeSet};
+use xen_abi::channel_op::ChannelDiskStatus;
+
 /// What is known of it.
 #[derive(Debug, Default)]
 pub struct Answered {
@@ -38,9 +41,52 @@ impl Answered {
     }
 }
 
+/// Disks of which something was answered between the last two looks, by the one whose back end they had at both.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// By its name, who a disk's back end is, and how much was answered of it.
+    seen: BTreeMap<u32, (u16, u64)>,
+    of: BTreeSet<u32>,
+}
+
+impl Heard {
+    /// A look.
+    pub fn look(&mut self, all: &[ChannelDiskStatus]) {
+        let seen: BTreeMap<u32, (u16, u64)> = all.iter().map(|disk| (disk.disk, (disk.back, disk.answered))).collect();
+        let is_heard = |(disk, (back, answered)): (&u32, &(u16, u64))| {
+            let before = self.seen.get(disk).filter(|(by, before)| by == back && before < answered);
+            before.map(|_| *disk)
+        };
+        self.of = seen.iter().filter_map(is_heard).collect();
+        self.seen = seen;
+    }
+
+    /// Whether this is one of them.
+    pub fn has(&self, disk: &ChannelDiskStatus) -> bool {
+        self.of.contains(&disk.disk)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_that_comes_with_what_others_have_answered_is_no_answer() {
+        let mut heard = Heard::default();
+        let mut look = |all: &[(u32, u16, u64)]| {
+            let status = |&(disk, back, answered)| ChannelDiskStatus { disk, back, answered, ..Default::default() };
+            let all: Vec<ChannelDiskStatus> = all.iter().map(status).collect();
+            heard.look(&all);
+            all.iter().filter(|disk| heard.has(disk)).map(|disk| disk.disk).collect::<Vec<_>>()
+        };
+        assert_eq!(look(&[(1, 5, 100)]), [0; 0]);
+        assert_eq!(look(&[(1, 5, 100), (2, 5, 7)]), [0; 0]);
+        assert_eq!(look(&[(1, 5, 100), (2, 5, 8)]), [2]);
+        assert_eq!(look(&[(1, 6, 101), (2, 5, 8)]), [0; 0], "another one has it now");
+        assert_eq!(look(&[(1, 6, 102)]), [1]);
+        assert_eq!((look(&[]), look(&[(1, 6, 103)])), (vec![], vec![]));
+    }
 
     #[test]
     fn what_an_instance_has_answered_before_anybody_looked_counts() {

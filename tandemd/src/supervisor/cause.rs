@@ -27,6 +27,10 @@ pub enum Cause {
     Undrained {
         since: Duration,
     },
+    /// The same of disks: a medium may be why, and then the next one does no better.
+    Unanswered {
+        since: Duration,
+    },
     Overdue {
         since: Duration,
     },
@@ -120,6 +124,14 @@ impl Cause {
         }
     }
 
+    /// The service with whose way something is wrong; nothing: the one for which it is looked after.
+    pub fn service(&self) -> &str {
+        match self {
+            Self::OfOther { service, .. } => service,
+            _ => "",
+        }
+    }
+
     /// Its counter, one of [`NAMES`].
     pub fn name(&self) -> &'static str {
         match self {
@@ -131,7 +143,7 @@ impl Cause {
             Self::Rebooted => "rebooted",
             Self::PoweredOff { .. } => "powered-off",
             Self::Wedged { .. } => "wedged",
-            Self::Undrained { .. } => "undrained",
+            Self::Undrained { .. } | Self::Unanswered { .. } => "undrained",
             Self::Overdue { .. } => "overdue",
             Self::Silent { .. } => "silent",
             Self::DmaFault { .. } => "dma-fault",
@@ -172,7 +184,7 @@ impl Cause {
             Self::Wedged { vcpu, .. } => {
                 format!("its vCPU {vcpu} has run for {} ms and taken no event though one waits", settings.wedged_ms)
             }
-            Self::Undrained { .. } => {
+            Self::Undrained { .. } | Self::Unanswered { .. } => {
                 format!("{} for {} ms", words.undrained, settings.undrained_ms())
             }
             Self::Overdue { .. } => {
@@ -239,6 +251,7 @@ impl Cause {
         match self.itself() {
             Self::Wedged { since, .. }
             | Self::Undrained { since }
+            | Self::Unanswered { since }
             | Self::Overdue { since }
             | Self::Silent { since }
             | Self::WayLost { since }

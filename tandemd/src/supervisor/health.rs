@@ -110,12 +110,14 @@ impl Health {
         let limit = settings.undrained_ms();
         // What waits now may just have come, though nothing has been taken for long.
         let is_stuck = |(since, waits_since): &_| is_over(*since, limit) && is_over(*waits_since, limit.div_ceil(2));
-        if let Some((since, _)) = self.stuck_since(now, queue).filter(is_stuck) {
-            return Some(Illness::Undrained { since });
-        }
+        let stuck = self.stuck_since(now, queue).filter(is_stuck);
+        // First what is held against it whatever the one before did.
         let overdue_since = now.saturating_sub(queue.overdue_for).max(began);
         if is_over(overdue_since, settings.overdue_ms()) {
             return Some(Illness::Overdue { since: overdue_since });
+        }
+        if let Some((since, _)) = stuck {
+            return Some(Illness::Undrained { since });
         }
         silent_since.filter(|since| is_over(*since, settings.silent_ms)).map(|since| Illness::Silent { since })
     }
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!(look(300), Some(Illness::Overdue { since: ms(100_000) }));
     }
 
-    /// Whoever brings that about, by whatever means, does not have everybody's disks parked.
+    /// Whoever brings that about, by whatever means, does not have everybody's disks parked. There may be more of those that are `undrained` for disks: none of them counts (tests/disks.rs).
     #[test]
     fn too_few_of_these_failures_count_together_to_park_a_service() {
         let within_ms = settings().within_s * 1000;

@@ -48,6 +48,8 @@ pub struct Way {
     pub came: u64,
     /// Nobody has asked it for anything that it has not done. Of interfaces that is never known.
     pub is_idle: bool,
+    /// It has answered something that it was asked for disks since the look before.
+    pub has_answered: bool,
     /// It has written into a disk's ring what cannot be.
     pub has_lied: bool,
     /// It has said of a read that it is done, which has brought nothing.

@@ -21,6 +21,7 @@ use super::record::{ms, Mode, Record, TimeLine, STARTED};
 use super::settings::Settings;
 use super::standby::{is_usable, Standby, Wish};
 use super::words::Words;
+use crate::config::Kind;
 use crate::departure::Answer;
 use coming::Coming;
 use control::{Image, Order};
@@ -465,19 +466,26 @@ impl Machine {
         }
         let beats = look.domain.as_ref().map_or(&[][..], |d| &d.beats);
         let illness = self.health.look(&self.settings, look.now, beats, way.queue, way.came);
-        let wrong = self.what_is_wrong(illness, &way).or_else(|| self.wrong_with_others(look));
+        let kind = self.words.kind;
+        let wrong = self.what_is_wrong(illness, &way, kind, "").or_else(|| self.wrong_with_others(look));
         let cause = wrong.or_else(|| self.is_due(domain, look))?;
         self.fail(cause, Some(domain), look)
     }
 
-    /// What is wrong with a way, or with all of it.
-    fn what_is_wrong(&self, illness: Option<Illness>, way: &Way) -> Option<Cause> {
-        Some(match illness {
+    /// What is wrong with a service's way, or with all of it. The one for which it is looked after has no name.
+    fn what_is_wrong(&mut self, illness: Option<Illness>, way: &Way, kind: Kind, service: &str) -> Option<Cause> {
+        if way.has_answered {
+            self.record.slow.remove(service);
+        }
+        // The one before has not answered either: it is the medium, and another one would do no better. What is overdue beside that is.
+        let is_slow = |illness: &_| matches!(illness, Illness::Undrained { .. }) && self.record.slow.contains(service);
+        Some(match illness.filter(|illness| !is_slow(illness)) {
             // Its disks' rings are not looked at any more then.
             Some(Illness::DmaFault { since }) => Cause::DmaFault { since },
             _ if way.has_lost => Cause::EmptyRead,
             _ if way.has_lied => Cause::BadRing,
             Some(Illness::Wedged { vcpu, since }) => Cause::Wedged { vcpu, since },
+            Some(Illness::Undrained { since }) if kind == Kind::Disk => Cause::Unanswered { since },
             Some(Illness::Undrained { since }) => Cause::Undrained { since },
             Some(Illness::Overdue { since }) => Cause::Overdue { since },
             Some(Illness::Silent { since }) => Cause::Silent { since },

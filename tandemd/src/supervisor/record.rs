@@ -59,6 +59,9 @@ pub struct Record {
     pub rolling: Option<u16>,
     /// The one before had to go since it had answered a disk's request with an error. If this one does, the medium is bad.
     pub is_believed: bool,
+    /// Services of whose disks nothing was answered when the one before had to go for that, nor since: their media are taken for slow. The one for which it is
+    /// looked after has no name here.
+    pub slow: BTreeSet<String>,
     /// What it is started with instead of what its configuration says.
     pub image: Image,
     /// How many upgrades have ended, and why the last one was refused; nothing if it was not.
@@ -255,6 +258,7 @@ impl Record {
         }
         (self.failures, self.going, self.promoted, self.under_way) = (Vec::new(), None, None, None);
         self.snapshots.clear();
+        self.slow.clear();
         (self.noting, self.rolling, self.in_place, self.hasty, self.twin_given_up) = (None, None, None, None, None);
         if self.upgrade.take().is_some() {
             self.end_upgrade("the machine was started anew meanwhile");
@@ -266,6 +270,7 @@ impl Record {
         (self.mode, self.with_all) = (Mode::Run, false);
         self.why.clear();
         self.failures.clear();
+        self.slow.clear();
     }
 
     /// One more of these.
@@ -319,6 +324,7 @@ mod tests {
         let mut record =
             Record { mode: Mode::Parked, why: "it failed".into(), failures: vec![5, 9], ..counted.clone() };
         (record.going, record.promoted, record.is_believed) = (Some(77), Some(78), true);
+        record.slow = [String::new()].into();
         (record.snapshots, record.noting, record.rolling) = ([77].into(), Some(78), Some(77));
         record.image.kernel = Some("/boot/kept".into());
         record.upgrade = Some(Upgrade::default());

@@ -1,6 +1,6 @@
 //! The machine's looks and acts: xenstore, the hypervisor, the toolstack, PCI.
 
-use super::answered::Answered;
+use super::answered::{Answered, Heard};
 use super::assign::{Assigner, By};
 use super::departing::Departing;
 use super::files::Looker;
@@ -150,6 +150,8 @@ pub struct Shell {
     switch: Option<u32>,
     /// How many requests for the service's disks it has answered.
     answered: Answered,
+    /// Which disks of all its services it has answered something for.
+    heard: Heard,
     /// Devices that were missed, as was said.
     missing: Missing,
     /// So many pages the instance may have that was seen last; 0: none was.
@@ -227,6 +229,7 @@ impl Shell {
             behind,
             switch: None,
             answered: Answered::default(),
+            heard: Heard::default(),
             missing: Missing::default(),
             max_pages: 0,
             has_devices: (false, Duration::ZERO),
@@ -312,6 +315,7 @@ impl Shell {
             None => false,
         };
         let all = if domain.is_some() { self.disks()? } else { Vec::new() };
+        self.heard.look(&all);
         let way = match (&domain, self.kind) {
             (Some(domain), Kind::Net) => self.way_of(domain.id)?,
             (Some(domain), Kind::Disk) => self.way_to_disks(domain, &all)?,

@@ -5,6 +5,8 @@ use crate::config::Kind;
 /// How steps of a recovery are called, and what goes wrong.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Words {
+    /// What they are for.
+    pub kind: Kind,
     /// What is there when it is up.
     pub up: &'static str,
     /// What it is then.
@@ -29,6 +31,7 @@ pub fn of(kind: Kind) -> &'static Words {
 
 /// Of interfaces.
 pub const NET: Words = Words {
+    kind: Kind::Net,
     up: "interface",
     is_up: "it is the way out",
     out: Some("first packet out"),
@@ -39,6 +42,7 @@ pub const NET: Words = Words {
 
 /// Of disks.
 pub const DISK: Words = Words {
+    kind: Kind::Disk,
     up: "back end",
     is_up: "it has the disks",
     out: None,

@@ -60,6 +60,9 @@ impl Machine {
             }
         }
         (self.record.promoted, self.record.is_believed) = (None, *cause.itself() == Cause::FailedRequest);
+        if let Cause::Unanswered { .. } = cause.itself() {
+            self.record.slow.insert(cause.service().into());
+        }
         (self.record.in_place, self.planned) = (None, Planned::default());
         (self.record.twin_given_up, self.twins) = (None, Twins::default());
         self.record.count(cause.name());
@@ -114,8 +117,8 @@ impl Machine {
             Cause::Restart | Cause::Upgrade => return Then::Start(now),
             _ if cause.is_planned() => return Then::Start(now),
             _ if !self.settings.restart => return self.park("`restart = false`".into(), now),
-            // The next one is believed.
-            Cause::FailedRequest => return Then::Start(now),
+            // The next one is believed. Guests can bring that about, who then would have everybody's disks parked.
+            Cause::FailedRequest | Cause::Unanswered { .. } => return Then::Start(now),
             _ => {}
         }
         debug_assert!(cause.is_failure(), "the others were decided above");

@@ -30,7 +30,7 @@ impl Machine {
                     let settings = settings_of(&self.settings, self.words, other.kind);
                     // What its vCPUs do was looked at already.
                     let illness = health.look(&settings, look.now, &[], way.queue, way.came);
-                    self.what_is_wrong(illness, way)
+                    self.what_is_wrong(illness, way, other.kind, &other.service)
                 }
             };
             Some(Cause::OfOther { service: other.service.clone(), kind: other.kind, cause: Box::new(cause?) })

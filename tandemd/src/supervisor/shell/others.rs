@@ -5,6 +5,7 @@ use crate::config::{Config, Kind};
 use crate::device::Device;
 use crate::hypercall::all_disks;
 use crate::store::{Change, Store};
+use crate::supervisor::answered::Heard;
 use crate::supervisor::look::OtherWay;
 use anyhow::{Context, Result};
 use xen_abi::channel_op::ChannelDiskStatus;
@@ -49,7 +50,7 @@ impl Shell {
     pub(super) fn other_ways(&mut self, domain: u16, disks: &[ChannelDiskStatus]) -> Result<Vec<OtherWay>> {
         let mut services = std::mem::take(&mut self.other_services);
         let ways = services.iter_mut().map(|other| match other.kind {
-            Kind::Disk => Ok(to_disks(other, domain, disks)),
+            Kind::Disk => Ok(to_disks(other, domain, disks, &self.heard)),
             Kind::Net => self.other_way_out(other, domain),
         });
         let ways = ways.collect();
@@ -96,9 +97,10 @@ fn of_disks(kind: Kind, served: Option<u16>, others: &[Other]) -> Vec<u16> {
 }
 
 /// The way to another service's disks.
-fn to_disks(other: &Other, domain: u16, disks: &[ChannelDiskStatus]) -> OtherWay {
+fn to_disks(other: &Other, domain: u16, disks: &[ChannelDiskStatus], heard: &Heard) -> OtherWay {
     let own = disks.iter().filter(|disk| Some(disk.backend) == other.domain);
-    OtherWay { service: other.name.clone(), kind: other.kind, way: ways::to_disks(domain, own), may_be_none: true }
+    let way = ways::to_disks(domain, own, heard);
+    OtherWay { service: other.name.clone(), kind: other.kind, way, may_be_none: true }
 }
 
 #[cfg(test)]
@@ -138,12 +140,21 @@ mod tests {
             ChannelDiskStatus { backend, back, state, waiting, overdue_ns, answered: 5, ..ChannelDiskStatus::default() }
         };
         let disks = [disk(3, 7, 0, 4), disk(3, 8, op::DISK_BACK_EMPTY, 9), disk(5, 7, op::DISK_BACK_ENDED, 0)];
-        let way = |number: usize, back| to_disks(&others[number], back, &disks).way;
+        let mut heard = Heard::default();
+        heard.look(&disks);
+        let way = |number: usize, back| to_disks(&others[number], back, &disks, &heard).way;
         let waits = way(0, 7).unwrap();
         assert_eq!((waits.queue.is_waiting, waits.queue.taken, waits.is_idle), (true, 6, false));
         assert_eq!((waits.queue.overdue_for.as_nanos(), waits.has_lied, waits.has_lost), (4000, false, false));
         assert!(way(2, 7).is_some_and(|way| way.has_lied && way.is_idle && !way.has_lost));
         assert_eq!((way(2, 8), way(0, 9)), (None, None), "it serves none of these");
+        // What the one before has not answered either: the hypervisor does not call it overdue.
+        let excused = [ChannelDiskStatus { overdue_ns: 0, ..disks[0] }];
+        let way = to_disks(&others[0], 7, &excused, &heard).way.unwrap();
+        assert_eq!((way.queue.is_waiting, way.is_idle, way.has_answered), (false, false, false));
+        let answered = [ChannelDiskStatus { answered: 6, ..disks[0] }];
+        heard.look(&answered);
+        assert!(to_disks(&others[0], 7, &answered, &heard).way.unwrap().has_answered);
     }
 
     #[test]

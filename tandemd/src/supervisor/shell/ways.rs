@@ -5,6 +5,7 @@ use super::{Shell, ANSWERS, ASKS};
 use crate::hypercall::{is_missed, Switches};
 use crate::look::number_of;
 use crate::store::Store;
+use crate::supervisor::answered::Heard;
 use crate::supervisor::health::{Beat, Queue};
 use crate::supervisor::look::{Domain, Way};
 use crate::supervisor::passthrough::{self, Meeting};
@@ -115,7 +116,7 @@ impl Shell {
         let all: Vec<&ChannelDiskStatus> = all.iter().filter(|disk| disk.backend == served).collect();
         let answered = |disk: &ChannelDiskStatus| disk.reads + disk.writes + disk.flushes + disk.discards + disk.errors;
         let count: u64 = all.iter().copied().map(answered).sum();
-        let way = to_disks(domain.id, all.iter().copied());
+        let way = to_disks(domain.id, all.iter().copied(), &self.heard);
         let nobody_waits = !all.iter().copied().any(is_missed) || self.answered.is_of(domain.id);
         let has_booted = domain.beats.iter().any(|beat| beat.upcalls > 0);
         if way.is_none() && !(nobody_waits && has_booted && self.drives_its_own(domain.id)?) {
@@ -137,12 +138,15 @@ pub fn through(way: &ChannelWayOut) -> Way {
 }
 
 /// The way to those of these disks of a service's that this domain serves, if there is one: how much it has answered is not known.
-pub fn to_disks<'a>(back: u16, disks: impl IntoIterator<Item = &'a ChannelDiskStatus>) -> Option<Way> {
+pub fn to_disks<'a>(back: u16, disks: impl IntoIterator<Item = &'a ChannelDiskStatus>, heard: &Heard) -> Option<Way> {
     let own: Vec<&ChannelDiskStatus> = disks.into_iter().filter(|disk| disk.back == back).collect();
     if own.is_empty() {
         return None;
     }
-    let is_waiting = own.iter().any(|disk| disk.waiting > 0);
+    // What the one before has not answered either is blamed on nobody, by no limit: the hypervisor does not count it.
+    let is_waiting = own.iter().any(|disk| disk.overdue_ns > 0);
+    let is_idle = own.iter().all(|disk| disk.waiting == 0);
+    let has_answered = own.iter().any(|disk| heard.has(disk));
     let says = |what| own.iter().any(|disk| disk.state & what != 0);
     let (has_lied, has_lost) = (says(op::DISK_BACK_ENDED), says(op::DISK_BACK_EMPTY));
     let has_failed = says(op::DISK_BACK_DOUBTED);
@@ -150,5 +154,5 @@ pub fn to_disks<'a>(back: u16, disks: impl IntoIterator<Item = &'a ChannelDiskSt
     // A long request is answered in parts, and what the hypervisor refuses is no answer of the domain's. Who has never answered is to be judged, too.
     let taken = own.iter().map(|disk| disk.answered).sum::<u64>() + 1;
     let queue = Queue { is_waiting, taken, overdue_for };
-    Some(Way { queue, is_idle: !is_waiting, has_lied, has_lost, has_failed, ..Way::default() })
+    Some(Way { queue, is_idle, has_answered, has_lied, has_lost, has_failed, ..Way::default() })
 }

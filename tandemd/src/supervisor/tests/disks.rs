@@ -3,13 +3,13 @@
 use super::super::health::{Beat, Queue};
 use super::super::look::{Act, Domain, Errand, Look, OtherWay, Way};
 use super::super::machine::Machine;
-use super::super::record::Record;
+use super::super::record::{Mode, Record};
 use super::super::settings::Settings;
 use super::super::words;
-use super::world::{new, settings, Does, World};
+use super::world::{new, settings, Does, MediumOf, World};
 use crate::config::Kind;
 use crate::device::Device;
-use control::Image;
+use control::{Image, Order};
 use std::time::Duration;
 use xen_abi::sched as reason;
 
@@ -73,6 +73,52 @@ fn an_error_is_the_mediums_if_two_in_a_row_say_so() {
         world.run(Duration::from_secs(60));
         assert_eq!((world.is_well(), world.count("panicked"), count(&world)), (true, 1, (2, 1)), "{:?}", world.acts);
     }
+}
+
+/// It has nothing to do with who drives it, so all else is not to stand still for it, time and again.
+#[test]
+fn a_medium_that_hangs_has_the_driver_domain_replaced_once_and_no_service_parked() {
+    for way_back in [settings(), Settings { standby: 1, ..settings() }, Settings { snapshot: true, ..settings() }] {
+        for whose in [MediumOf::Own, MediumOf::Far] {
+            let words = if whose == MediumOf::Own { &words::DISK } else { &words::NET };
+            let mut world = World::of(words, way_back.clone());
+            (world.far, world.far_kind) = (Some("other".into()), Kind::Disk);
+            world.run(Duration::from_secs(100));
+            let hang = |world: &mut World, seconds| {
+                world.hangs_for = Some(whose);
+                (0..seconds).for_each(|_| {
+                    world.run(Duration::from_secs(1));
+                    assert_ne!(world.machine.record.mode, Mode::Parked, "{whose:?}: {:?}", world.log);
+                });
+                (world.count("undrained"), world.machine.record.failures.len(), world.is_well())
+            };
+            assert_eq!(hang(&mut world, 600), (1, 0, true), "{whose:?}: {:?}", world.acts);
+            // The next daemon knows it, too.
+            world.kill();
+            assert_eq!(hang(&mut world, 600), (1, 0, true), "{whose:?}: {:?}", world.acts);
+            // Who has answered and then does not is replaced once more.
+            world.hangs_for = None;
+            world.run(Duration::from_secs(2));
+            assert_eq!(hang(&mut world, 600), (2, 0, true), "{whose:?}: {:?}", world.acts);
+            // The operator may try.
+            world.ask(Order::Restart).unwrap();
+            assert_eq!(hang(&mut world, 600), (3, 0, true), "{whose:?}: {:?}", world.acts);
+        }
+    }
+}
+
+/// What another one does not answer of it either is no matter of the medium alone, if others of its are answered.
+#[test]
+fn a_request_that_looks_lost_counts_though_the_medium_is_taken_for_slow() {
+    let mut machine = disks_machine();
+    machine.record.slow.insert(String::new());
+    let stuck = |seconds: u64| {
+        let queue = Queue { is_waiting: true, taken: 1, overdue_for: Duration::from_secs(seconds - 5) };
+        disks_look(seconds, Way { queue, ..Way::default() })
+    };
+    assert_eq!((5..305).find_map(|seconds| machine.next(&stuck(seconds))), None);
+    assert_eq!(machine.next(&stuck(305)), Some(Act::Quarantine(5)));
+    assert_eq!((machine.record.counts.get("overdue"), machine.record.failures.len()), (Some(&1), 1));
 }
 
 #[test]

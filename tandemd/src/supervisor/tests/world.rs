@@ -14,6 +14,7 @@ use super::super::machine::Machine;
 use super::super::record::Record;
 use super::super::settings::Settings;
 use super::super::words::{self, Words};
+use crate::config::Kind;
 use crate::device::Device;
 use control::Image;
 use std::collections::BTreeMap;
@@ -56,6 +57,15 @@ pub enum Native {
     Works,
     Fails,
     IsKilled,
+}
+
+/// Whose medium hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediumOf {
+    /// That of the service for which the driver domain is looked after.
+    Own,
+    /// That of the other one.
+    Far,
 }
 
 pub struct World {
@@ -116,11 +126,14 @@ pub struct World {
     pub is_broken: bool,
     /// Whoever has the disks answers with errors.
     pub medium_is_bad: bool,
+    /// Whoever has the disks of this kind of service answers nothing of what guests ask: its medium hangs.
+    pub hangs_for: Option<MediumOf>,
     /// Guests' disks that it serves when it is the way; and those of them that one of the new image leaves.
     pub disks: Vec<Device>,
     pub lacks_disks: Vec<Device>,
-    /// Another service whose way out it is when it is the way; and one of the new image is not.
+    /// Another service whose way it is when it is the way, and of which kind that is; and one of the new image is not.
     pub far: Option<String>,
+    pub far_kind: Kind,
     pub lacks_far: bool,
     pub log: Vec<String>,
     pub acts: Vec<Act>,
@@ -171,9 +184,11 @@ impl World {
             is_in_doubt: false,
             is_broken: false,
             medium_is_bad: false,
+            hangs_for: None,
             disks: Vec::new(),
             lacks_disks: Vec::new(),
             far: None,
+            far_kind: Kind::Net,
             lacks_far: false,
             log: Vec::new(),
             acts: Vec::new(),

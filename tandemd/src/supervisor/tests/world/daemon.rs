@@ -1,7 +1,6 @@
 //! The daemon: it looks, does what is to be done, is told something, and is killed.
 
 use super::*;
-use crate::config::Kind;
 use crate::departure::Answer;
 use crate::supervisor::health::Queue;
 use crate::supervisor::look::{Errand, Look, OtherWay, Way};
@@ -30,6 +29,14 @@ impl World {
             has_failed: self.words == &words::DISK && (d.does == Does::Errs || self.medium_is_bad),
             ..Way::default()
         });
+        // As for guests that ask again and again: what is excused of what the one before had is not counted.
+        let hung = Way { queue: Queue { is_waiting: true, taken: 1, ..Queue::default() }, ..Way::default() };
+        let of = |which, kind: Kind, way: Way| match self.hangs_for {
+            Some(hangs) if hangs == which => hung,
+            _ => Way { has_answered: kind == Kind::Disk, ..way },
+        };
+        let far = way.map(|way| of(MediumOf::Far, self.far_kind, Way { has_failed: false, ..way }));
+        let way = way.map(|way| of(MediumOf::Own, self.words.kind, way));
         // Those of earlier daemons are found, too.
         let errand = match self.processes.first().copied() {
             Some(process) if process.until > self.now && process.is_released => Errand::ClearsAway,
@@ -55,8 +62,8 @@ impl World {
         let is_new = self.domain.as_ref().is_some_and(|d| d.image == new());
         let other = |service: &String| OtherWay {
             service: service.clone(),
-            kind: Kind::Net,
-            way: way.filter(|_| !(is_new && self.lacks_far)).map(|way| Way { has_failed: false, ..way }),
+            kind: self.far_kind,
+            way: far.filter(|_| !(is_new && self.lacks_far)),
             may_be_none: false,
         };
         let others = self.far.iter().map(other).collect();
