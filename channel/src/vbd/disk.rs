@@ -1,7 +1,7 @@
 //! A disk: the guest's ring, the journal, and the back end of the moment.
 
 use super::copy::{copy_in, copy_out, frame_of, read_list, write_list};
-use super::ends::{Burst, End};
+use super::ends::{Burst, End, Quiet};
 use super::front::FrontRing;
 use super::journal::{Entry, Journal};
 use super::mark::Mark;
@@ -110,6 +110,7 @@ pub struct Disk<P, F> {
     guest_end: End,
     back_end: End,
     burst: Burst,
+    quiet: Quiet,
     /// What counted for so much is answered, and nobody was told yet.
     ended: u32,
 }
@@ -132,6 +133,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             guest_end: End::default(),
             back_end: End::default(),
             burst: Burst::default(),
+            quiet: Quiet::default(),
             ended: 0,
         })
     }
@@ -579,9 +581,12 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         if self.link.is_none() && !self.has_given_up {
             return Left::Asleep;
         }
-        let after = |end: &End, at, under_way, to_come| {
+        let rings = self.link.as_ref().map_or([0; 2], |link| [link.ring.rsp_cons(), link.ring.free()]);
+        let rings = [rings[0], rings[1], self.ring.req_cons()];
+        let mut after = |end: &End, at: u32, under_way, to_come| {
             let (ahead, pace) = end.ahead(at, under_way, now);
-            let ahead = ahead.max(to_come);
+            let is_expected = to_come > ahead && (at != end.left_at || !self.quiet.is_long(rings, now()));
+            let ahead = if is_expected { to_come } else { ahead };
             // Who is looked after by nobody else notifies of each.
             if ahead > 1 && !may_be_late() {
                 (1, pace)

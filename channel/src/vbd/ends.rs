@@ -1,6 +1,6 @@
 //! After how much more the ends of a disk are to notify: its guest, and its back end.
 
-use crate::pace::Pace;
+use crate::pace::{Pace, LATE_NS};
 use xen_abi::io::blkif::BLKIF_RING_SIZE;
 
 /// How busy one end of a disk's is.
@@ -32,6 +32,30 @@ impl End {
         if let Some(pace) = pace {
             self.pace = pace;
         }
+    }
+}
+
+/// If nothing has happened for so long, in ns, what has come before is not expected to come soon.
+const QUIET_NS: u64 = 2 * LATE_NS;
+
+/// Since when nothing has happened at a disk, as far as looks have found that.
+#[derive(Default)]
+pub struct Quiet {
+    /// How far its rings were.
+    at: [u32; 3],
+    /// The first look at which they were, in ns.
+    since: u64,
+}
+
+impl Quiet {
+    /// A look at one end that has brought nothing, at `now` (ns); how far the rings are. Whether nothing has happened for long: then whoever does something
+    /// next notifies. A medium may take minutes.
+    #[cold]
+    pub fn is_long(&mut self, at: [u32; 3], now: u64) -> bool {
+        if self.at != at {
+            (self.at, self.since) = (at, now);
+        }
+        now.saturating_sub(self.since) >= QUIET_NS
     }
 }
 

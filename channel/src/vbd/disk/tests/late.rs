@@ -98,3 +98,91 @@ fn who_brings_as_many_at_a_time_as_twice_before_notifies_of_the_first_and_the_la
     // One request at a time has always been served at once, but for the first time.
     assert_eq!([burst(1)[0], burst(1)[0], burst(1)[0]], [9, 1, 1]);
 }
+
+/// A back end that has answered eight at a time, of twelve, again and again.
+fn in_bursts() -> Bench {
+    let mut bench = Bench::new();
+    bench.may_be_late = true;
+    let mut asked = 0;
+    for _ in 0..8 {
+        while bench.disk.waiting() < 12 {
+            asked += 1;
+            bench.ask(BLKIF_OP_READ, asked, 1000 * asked, 1);
+            _ = bench.serve();
+        }
+        bench.now += 10 * LATE_NS;
+        _ = bench.serve();
+        let first = bench.rsp_prod as usize;
+        for n in first..first + 8 {
+            bench.back_answers(bench.passed_on(n), BLKIF_RSP_OKAY);
+            bench.now += 1_000;
+            _ = bench.serve();
+        }
+        let _ = bench.answers();
+    }
+    bench
+}
+
+#[test]
+fn a_medium_that_takes_long_is_not_asked_for_again_and_again() {
+    let mut bench = in_bursts();
+    assert_eq!(bench.disk.waiting(), 4);
+    assert!(bench.serve().is_late && answers_ahead(&bench) == 2, "it is expected to answer soon");
+    let looks = (0..100).take_while(|_| {
+        bench.now += LATE_NS;
+        bench.serve().is_late
+    });
+    assert!(looks.count() < 3);
+    assert_eq!((answers_ahead(&bench), ahead(&bench)), (1, 1), "both ends notify of the next");
+    // When something happens it is as before.
+    bench.back_answers(bench.passed_on(bench.rsp_prod as usize), BLKIF_RSP_OKAY);
+    (900..908).for_each(|id| _ = bench.ask(BLKIF_OP_READ, id, 1000 * id, 1));
+    bench.now += LATE_NS;
+    assert!(bench.serve().is_late);
+}
+
+#[test]
+fn a_guest_that_waits_for_its_only_request_is_not_looked_at_again_and_again() {
+    let mut bench = Bench::new();
+    bench.may_be_late = true;
+    for _ in 0..3 {
+        let before = bench.seen.len();
+        bench.now += 10 * LATE_NS;
+        ask_quickly(&mut bench, 8);
+        answer_all(&mut bench, before);
+    }
+    bench.now += 10 * LATE_NS;
+    assert_eq!(ask_quickly(&mut bench, 1), [7]);
+    let looks = (0..100).take_while(|_| {
+        bench.now += LATE_NS;
+        bench.serve().is_late
+    });
+    assert!(looks.count() < 3);
+    assert_eq!((ahead(&bench), answers_ahead(&bench)), (1, 1));
+}
+
+#[test]
+fn a_busy_disk_is_looked_at_late_all_the_time() {
+    let mut bench = Bench::new();
+    bench.may_be_late = true;
+    let mut granted: Vec<_> = (0..32).map(|id| bench.ask(BLKIF_OP_READ, id, 1000 * id, 1)).collect();
+    _ = bench.serve();
+    for round in 0..200 {
+        // All of it is done at one time, after a time that differs.
+        bench.now += LATE_NS + LATE_NS / 2;
+        let served = bench.serve();
+        assert!(round < 4 || served.is_late, "{round}");
+        bench.now += LATE_NS * (round % 2);
+        let first = bench.rsp_prod as usize;
+        (first..first + 16).for_each(|n| bench.back_answers(bench.passed_on(n), BLKIF_RSP_OKAY));
+        _ = bench.serve();
+        for (id, _) in bench.answers() {
+            let done = core::mem::take(&mut granted[id as usize]);
+            assert!(bench.guest.end_access(done[0].0).is_some());
+            granted[id as usize] = bench.ask(BLKIF_OP_READ, id, 1000 * id, 1);
+        }
+        bench.now += 1_000;
+        let served = bench.serve();
+        assert!(round < 4 || served.is_late, "{round}");
+    }
+}
