@@ -21,7 +21,7 @@ pub mod news;
 mod snapshots;
 
 pub use devices::{Passthrough, Resource};
-pub use disks::{all_disks, disks_of, is_missed, DiskList, Disks, GRANT_FRAMES, NR_PAGES, SERVICE_MIB, SLOTS};
+pub use disks::{all_disks, disks_of, is_missed, DiskList, Disks, Left, GRANT_FRAMES, NR_PAGES, SERVICE_MIB, SLOTS};
 pub use news::News;
 pub use snapshots::{Snapshots, Trouble};
 

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod device;
+mod grants;
 mod medium;
 mod places;
 mod steps;
@@ -25,6 +26,7 @@ use crate::store::{Event, Store};
 use crate::supervisor::{is_in_pci_backs, pci_backs, taken_by, waits_for};
 use anyhow::{Context, Result};
 use device::{Seen, Step};
+use grants::Leftovers;
 use places::{device_in, front, Far};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -92,6 +94,8 @@ pub struct DiskService {
     without_medium: BTreeMap<Device, Option<Instant>>,
     /// Places for its disks' back ends.
     nr_slots: u32,
+    /// Those that may grant to domains that have none there any more.
+    leftovers: Leftovers,
     /// What was done for each, and said of it.
     looks: Looks,
     lines: Lines,
@@ -138,6 +142,7 @@ impl DiskService {
             troubles: BTreeMap::new(),
             without_medium: BTreeMap::new(),
             nr_slots: SLOTS,
+            leftovers: Leftovers::new(),
             looks: Looks::new(),
             lines: Lines::new(),
             weights: Weights::new(),
@@ -248,6 +253,9 @@ impl DiskService {
                 self.unsettled.insert(device);
             }
         }
+        if is_time {
+            self.revoke_left(store, disks)?;
+        }
         if is_full || is_due || had_none {
             self.next_try = now + UNTIL_TRIED;
         }
@@ -278,7 +286,7 @@ impl DiskService {
     pub fn due(&self) -> Option<Instant> {
         let tries = Some(self.next_try).filter(|_| !self.unsettled.is_empty());
         let next = tries.map_or(self.next_look, |tries| tries.min(self.next_look));
-        let looks = self.put_off.or((!self.devices.is_empty()).then_some(next));
+        let looks = self.put_off.or((!self.devices.is_empty() || self.leftovers.are_there()).then_some(next));
         looks.into_iter().chain(self.lines.due()).min()
     }
 

@@ -135,6 +135,8 @@ impl DiskService {
             }
             (Step::ForgetFar, Some(far)) => {
                 self.close_port(&far, store, disks)?;
+                // As long as the directories are there, somebody comes to this again.
+                self.revoke(far.slot, None, disks)?;
                 store.change("/local", &[Change::Remove(far.near), Change::Remove(far.far)])?;
             }
             (Step::Forget, _) => {

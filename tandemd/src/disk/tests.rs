@@ -34,9 +34,10 @@ impl Bench {
         Self { service, world, now: Instant::now() }
     }
 
-    /// Time passes.
+    /// Time passes. Then no page is granted to anybody who is to have it no more, unless he uses it.
     fn run(&mut self) {
         (0..60).for_each(|_| self.step());
+        assert_eq!(self.world().granted_in_vain(), []);
     }
 
     fn step(&mut self) {

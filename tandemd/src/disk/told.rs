@@ -34,7 +34,11 @@ impl DiskService {
         disks: &mut impl Disks,
     ) -> Result<bool> {
         let slot = match far {
-            Some(far) => far.slot,
+            Some(far) => {
+                // It may be what is left of another driver domain.
+                self.leftovers.add(far.slot);
+                far.slot
+            }
             None => {
                 let used: BTreeSet<u32> = self.slots(store)?.into_iter().map(|(slot, _)| slot).collect();
                 match (0..self.nr_slots).find(|slot| !used.contains(slot)) {

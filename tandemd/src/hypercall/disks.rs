@@ -80,6 +80,19 @@ pub trait Disks: DiskList {
     /// Domain `front` grants ring and pages of a slot, of which nobody uses one, to `to`; it gets memory for them if it has none, and the ring is
     /// empty. The ring's grant; those of the pages follow. EBUSY: somebody still uses one of each set.
     fn grant(&mut self, front: u16, slot: u32, to: u16) -> Result<u32, Errno>;
+    /// Domain `front` takes back what it grants of a slot, but what it grants to `but`. What somebody uses stays granted.
+    fn revoke(&mut self, front: u16, slot: u32, but: Option<u16>) -> Result<Left, Errno>;
+}
+
+/// What is left of a slot's grants when all that can be was taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// None that it does not need.
+    Nothing,
+    /// Somebody uses what was to be taken back.
+    InUse,
+    /// It has never granted anything.
+    NoPages,
 }
 
 /// The disks of all services.
@@ -163,6 +176,40 @@ impl Disks for Hypervisor {
         });
         granted.unwrap_or(Err(Errno::BUSY))
     }
+
+    fn revoke(&mut self, front: u16, slot: u32, but: Option<u16>) -> Result<Left, Errno> {
+        let mut left = Left::NoPages;
+        if slot >= SLOTS {
+            return Ok(left);
+        }
+        for set in 0..SETS {
+            let table = Table::map(&self.privcmd, front, ring_of(slot, set))?;
+            if table.entry(0).1.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let heads = (0..EACH).map(|n| table.entry(n).0);
+            left = match (left, take_back(heads, but)) {
+                (Left::InUse, _) | (_, false) => Left::InUse,
+                _ => Left::Nothing,
+            };
+        }
+        Ok(left)
+    }
+}
+
+/// Takes back what these entries grant, but what they grant to `but`. `false`: somebody uses some of that.
+fn take_back<'a>(heads: impl Iterator<Item = &'a AtomicU32>, but: Option<u16>) -> bool {
+    let mut is_all = true;
+    for head in heads {
+        let seen = head.load(Ordering::Acquire);
+        let is_its = but.is_some_and(|but| seen >> 16 == u32::from(but));
+        let is_granted = seen & u32::from(GTF_PERMIT_ACCESS) != 0 && !is_its;
+        let is_used = seen & u32::from(GTF_READING | GTF_WRITING) != 0;
+        // Who begins to use it meanwhile has it.
+        let is_taken = || head.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        is_all &= !is_granted || !is_used && is_taken();
+    }
+    is_all
 }
 
 /// Argument of XENMEM_populate_physmap, with its list.
@@ -342,6 +389,21 @@ mod tests {
         let disk = |back, state| ChannelDiskStatus { back, state, ..ChannelDiskStatus::default() };
         assert!(is_missed(&disk(op::DISK_NO_BACK, 0)) && is_missed(&disk(op::DISK_NO_BACK, op::DISK_GIVEN_UP)));
         assert!(!is_missed(&disk(5, 0)) && !is_missed(&disk(op::DISK_NO_BACK, op::DISK_GUEST_STOPPED)));
+    }
+
+    #[test]
+    fn what_is_granted_is_taken_back_when_nobody_uses_it_and_is_not_its_own_domains() {
+        let (granted, used) = (u32::from(GTF_PERMIT_ACCESS), u32::from(GTF_READING | GTF_WRITING));
+        let (old, own) = (9 << 16, 10 << 16);
+        let heads = [0, granted | old, granted | own, granted | old | used, granted | own | used].map(AtomicU32::new);
+        let seen = || heads.each_ref().map(|head| head.load(Ordering::Relaxed));
+        assert!(!take_back(heads.iter(), Some(10)));
+        assert_eq!(seen(), [0, 0, granted | own, granted | old | used, granted | own | used]);
+        heads[3].store(granted | old, Ordering::Relaxed);
+        assert!(take_back(heads.iter(), Some(10)) && take_back(heads.iter(), Some(10)));
+        assert_eq!(seen(), [0, 0, granted | own, 0, granted | own | used]);
+        assert!(!take_back(heads.iter(), None));
+        assert_eq!(seen(), [0, 0, 0, 0, granted | own | used]);
     }
 
     #[test]

@@ -94,6 +94,16 @@ fn lives(events: &[(usize, usize, Happens)]) {
     // Who is killed between opening one and writing that down leaves it.
     let killed = events.iter().filter(|(.., what)| *what == Happens::Killed).count();
     assert!(world.ports.len() <= killed, "{:?}", world.ports);
+    drop(world);
+    // And when the disk goes, nothing of it stays granted.
+    bench.world().happens = events.first().map(|(_, operations, _)| (*operations, Happens::Killed));
+    bench.world().set(&format!("{BACK}/online"), "0");
+    bench.world().set(&format!("{BACK}/state"), "5");
+    bench.world().set(&format!("{FRONT}/state"), "6");
+    (0..10).for_each(|_| bench.step_or_end());
+    bench.world().happens = None;
+    bench.run();
+    assert_eq!((bench.back(), bench.places(), bench.world().granted.len()), (None, vec![], 0));
 }
 
 #[test]

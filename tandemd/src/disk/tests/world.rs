@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fake_store::{Asked, Nodes};
-use crate::hypercall::DiskList;
+use crate::hypercall::{DiskList, Left};
 use xen_abi::channel_op::ChannelDiskConnect;
 
 /// Grants of the rings in the sets of both slots.
@@ -13,8 +13,9 @@ const RINGS: [[u32; 2]; 2] = [[64, 900], [1700, 2500]];
 pub struct World {
     pub nodes: Nodes,
     pub disks: BTreeMap<u32, ChannelDiskStatus>,
-    /// To whom rings are granted.
+    /// To whom rings are granted, and pages with them; and slots that have such.
     pub granted: BTreeMap<u32, u16>,
+    pub with_pages: BTreeSet<u32>,
     /// Sets of slot 0 of which somebody uses a page.
     pub in_use: BTreeSet<usize>,
     pub nr_ports: u32,
@@ -160,6 +161,22 @@ impl World {
         }
     }
 
+    /// Rings of a slot that somebody uses.
+    fn in_use_of(&self, slot: u32) -> Vec<u32> {
+        self.in_use.iter().filter(|_| slot == 0).map(|set| RINGS[0][*set]).collect()
+    }
+
+    /// Whom rings are granted that nobody uses, though he has no place there.
+    pub fn granted_in_vain(&self) -> Vec<(u32, u16)> {
+        let of_slot = |(slot, rings): (u32, &[u32; 2])| {
+            let its = self.get(&format!("/local/domain/3/device/vbd/{slot}/backend-id")).and_then(|id| id.parse().ok());
+            let used = self.in_use_of(slot);
+            let granted = rings.iter().filter_map(|ring| Some((*ring, *self.granted.get(ring)?)));
+            granted.filter(|(ring, to)| Some(*to) != its && !used.contains(ring)).collect::<Vec<_>>()
+        };
+        (0..).zip(&RINGS).flat_map(of_slot).collect()
+    }
+
     pub fn disk(&self) -> Option<ChannelDiskStatus> {
         self.disks.values().next().copied()
     }
@@ -293,6 +310,22 @@ impl Disks for Shared {
         let set = (0..2).find(|set| slot > 0 || !world.in_use.contains(set)).ok_or(Errno::BUSY)?;
         let ring = RINGS[slot as usize][set];
         world.granted.insert(ring, to);
+        world.with_pages.insert(slot);
         Ok(ring)
+    }
+
+    fn revoke(&mut self, front: u16, slot: u32, but: Option<u16>) -> Result<Left, Errno> {
+        assert_eq!(front, DOMAIN);
+        let mut world = self.0.borrow_mut();
+        if !world.with_pages.contains(&slot) {
+            return Ok(Left::NoPages);
+        }
+        let is_used = world.in_use_of(slot);
+        let is_other = |(ring, to): (&u32, &u16)| RINGS[slot as usize].contains(ring) && Some(*to) != but;
+        let others: Vec<u32> =
+            world.granted.iter().filter(|entry| is_other((entry.0, entry.1))).map(|e| *e.0).collect();
+        let (used, free): (Vec<u32>, Vec<u32>) = others.into_iter().partition(|ring| is_used.contains(ring));
+        world.granted.retain(|ring, _| !free.contains(ring));
+        Ok(if used.is_empty() { Left::Nothing } else { Left::InUse })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fake_store::Nodes;
-use crate::hypercall::DiskList;
+use crate::hypercall::{DiskList, Left};
 use std::collections::BTreeMap;
 use twin_abi::op::TwinStats;
 use xen_abi::channel_op::{
@@ -97,6 +97,9 @@ impl Disks for Machine {
         unreachable!()
     }
     fn grant(&mut self, _: u16, _: u32, _: u16) -> Result<u32, Errno> {
+        unreachable!()
+    }
+    fn revoke(&mut self, _: u16, _: u32, _: Option<u16>) -> Result<Left, Errno> {
         unreachable!()
     }
 }
