@@ -26,9 +26,28 @@ pub fn names_its_medium(target: &str) -> bool {
     }
 }
 
+/// Whether a target is a file, which a driver domain's script has a loop device for; or such a device.
+pub fn is_file(target: &str) -> bool {
+    let is_loop = |name: &str| name.strip_prefix("loop").is_some_and(|number| number.parse::<u32>().is_ok());
+    match target.strip_prefix("/dev/") {
+        Some(name) => is_loop(name),
+        None => target.starts_with('/') || is_loop(target),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_told_apart_from_a_device() {
+        for file in ["/srv/images/u1.img", "/dev.img", "/dev/loop3", "loop0"] {
+            assert!(is_file(file), "{file}");
+        }
+        for device in ["/dev/sda", "vg/lv", "/dev/loops/1", "loopy", "/dev/disk/by-id/x", ""] {
+            assert!(!is_file(device), "{device}");
+        }
+    }
 
     #[test]
     fn what_a_kernel_counts_names_a_place() {

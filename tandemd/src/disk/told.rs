@@ -1,7 +1,7 @@
 //! What a disk's two ends are told: the driver domain's back end, of the medium that it is to serve; and the guest, of what that can do.
 
 use super::medium::{self, Medium};
-use super::target::names_its_medium;
+use super::target::{is_file, names_its_medium};
 use super::{front, state, Device, DiskService, Disks, Far};
 use crate::service::name_of;
 use crate::store::{Change, Store};
@@ -22,6 +22,10 @@ const MEDIUM: &[&str] = &[
     "discard-enable",
     "specification",
 ];
+
+/// A file is a medium by a loop device.
+const OF_A_FILE: &str = "its medium is a file: what the guest has written and not flushed may be lost when the driver domain dies, and no guest is told of \
+                         that (docs/driver-domains.md, \"Disks\")";
 
 impl DiskService {
     /// Makes the directories of a back end in the driver domain and of its front end here, in a slot that is the disk's.
@@ -215,6 +219,9 @@ impl DiskService {
                 self.connected.insert(device, status);
                 let told = if weight == 0 { String::new() } else { format!(", weight {weight}") };
                 self.say(device, &format!("connected{told}"));
+                if store.read(&format!("{path}/params"))?.is_some_and(|target| is_file(&target)) {
+                    self.say(device, OF_A_FILE);
+                }
             }
             Err(why) => {
                 self.say(device, &format!("not connected: {why}"));

@@ -207,3 +207,19 @@ fn a_disk_that_never_gets_its_medium_keeps_no_other_from_being_reminded() {
     }
     assert_eq!(bench.back(), Some(5));
 }
+
+#[test]
+fn a_medium_that_is_a_file_is_told_of() {
+    for (target, lines) in [("/srv/u1.img", 1), ("/dev/x", 0), ("/dev/vg/u1", 0)] {
+        let mut bench = Bench::new();
+        bench.world().set(&format!("{BACK}/params"), target);
+        for driver in 5..8 {
+            bench.world().create_driver(driver);
+            bench.run();
+            assert_eq!(bench.back(), Some(driver));
+            bench.world().destroy_driver(driver);
+        }
+        let said = bench.service.lines.said.iter().filter(|line| line.contains("its medium is a file"));
+        assert_eq!(said.count(), lines, "{target}: {:?}", bench.service.lines.said);
+    }
+}
