@@ -8,6 +8,7 @@ mod device;
 mod grants;
 mod medium;
 mod places;
+mod sharing;
 mod steps;
 mod target;
 #[cfg(test)]

@@ -37,6 +37,7 @@ impl DiskService {
         store: &mut impl Store,
         disks: &mut impl Disks,
     ) -> Result<bool> {
+        self.check_sharing(device, store)?;
         let slot = match far {
             Some(far) => {
                 // It may be what is left of another driver domain.

@@ -103,3 +103,73 @@ fn what_one_disk_lacks_does_not_end_the_service() {
     bench.run();
     assert_eq!(bench.back(), Some(5));
 }
+
+/// The driver domain's script takes both for one guest's.
+#[test]
+fn a_medium_that_one_guest_may_write_is_no_other_guests() {
+    let other = "/local/domain/3/backend/vbd/9/51712";
+    let served = |bench: &Bench| {
+        let world = bench.world();
+        world.nodes.all().filter(|(path, value)| path.ends_with("/serves") && value.starts_with("9/")).count()
+    };
+    // Modes and VMs of both, the other one's target and script, and whether it gets a back end.
+    for (modes, vms, target, script, may) in [
+        (["w", "w"], ["/vm/a", "/vm/b"], "/dev/x", "/etc/xen/scripts/block", false),
+        (["w", "r"], ["/vm/a", "/vm/b"], "/dev/x", "block", false),
+        (["r", "w"], ["/vm/a", "/vm/b"], "/dev/x", "", false),
+        (["r", "r"], ["/vm/a", "/vm/b"], "/dev/x", "block", true),
+        // It moves to where it is.
+        (["w", "w"], ["/vm/a", "/vm/a"], "/dev/x", "block", true),
+        (["w", "w"], ["/vm/a", ""], "/dev/x", "block", true),
+        (["w", "w"], ["/vm/a", "/vm/b"], "/dev/y", "block", true),
+        (["w", "w"], ["/vm/a", "/vm/b"], "/dev/x", "/etc/xen/scripts/block-iscsi", true),
+    ] {
+        let mut bench = Bench::new();
+        bench.world().set(&format!("{BACK}/mode"), modes[0]);
+        bench.world().create_driver(5);
+        bench.run();
+        create_other(&bench);
+        for (key, value) in [("params", target), ("mode", modes[1]), ("script", script)] {
+            if !value.is_empty() {
+                bench.world().set(&format!("{other}/{key}"), value);
+            }
+        }
+        for (guest, vm) in [7, 9].into_iter().zip(vms).filter(|(_, vm)| !vm.is_empty()) {
+            bench.world().set(&format!("/local/domain/{guest}/vm"), vm);
+        }
+        bench.run();
+        assert_eq!(served(&bench) > 0, may, "{modes:?} {vms:?} {target} {script}");
+        let why = "vbd 51712 of domain 9: it gets no medium: /dev/x is that of vbd 51712 of domain 7";
+        let said = bench.service.lines.said.iter().filter(|line| line.contains(why)).count();
+        assert_eq!(said, usize::from(!may), "{:?}", bench.service.lines.said);
+        // Who has it keeps it, whoever else wants it.
+        bench.world().destroy_driver(5);
+        bench.world().create_driver(6);
+        bench.run();
+        assert_eq!(bench.back(), Some(6));
+        // It goes, and the other one has its turn.
+        bench.world().set(&format!("{BACK}/online"), "0");
+        bench.world().set(&format!("{BACK}/state"), "5");
+        bench.world().set(&format!("{FRONT}/state"), "6");
+        bench.run();
+        assert!(bench.back().is_none() && served(&bench) > 0);
+    }
+}
+
+#[test]
+fn guests_that_have_one_medium_already_keep_it() {
+    let mut bench = Bench::new();
+    bench.world().create_driver(5);
+    bench.run();
+    create_other(&bench);
+    for (key, value) in [("params", "/dev/x"), ("mode", "w")] {
+        bench.world().set(&format!("/local/domain/3/backend/vbd/9/51712/{key}"), value);
+    }
+    bench.run();
+    bench.world().set("/local/domain/7/vm", "/vm/a");
+    bench.world().set("/local/domain/9/vm", "/vm/b");
+    bench.world().destroy_driver(5);
+    bench.world().create_driver(6);
+    bench.run();
+    assert_eq!(bench.back(), Some(6));
+}
