@@ -3,10 +3,13 @@
 //! Each domain with a cap has a budget for every period. Running uses it up; a vCPU whose domain has none left is *parked*
 //! until the next period begins. What a vCPU runs too much (two of them may use the same rest up) is missing in the
 //! periods after.
+//!
+//! For every vCPU that is parked, a pCPU that it may run on picks when the period ends, or before. One that picks knows: its
+//! slice ends then while anybody is parked. One that does not is kicked.
 
 use super::entry::{later, State};
 use super::queue::NIL;
-use super::{bit, PcpuId, Scheduler};
+use super::{bit, lowest, take_lowest, PcpuId, Scheduler};
 
 /// Length of a period.
 pub const PERIOD_NS: u64 = 10_000_000;
@@ -87,6 +90,25 @@ impl Scheduler {
         self.queue.remove(&mut self.entries, who);
         self.entries[usize::from(who)].state = State::Parked;
         self.parked.insert(&mut self.entries, who);
+    }
+
+    /// Which pCPU should look when the period ends, for `who`, which is parked: none if one that it may run on does anyway.
+    pub(super) fn find_watcher(&mut self, who: u16, now: u64) -> Option<PcpuId> {
+        let e = &self.entries[usize::from(who)];
+        let (last, allowed) = (usize::from(e.cpu), e.affinity & self.online);
+        let mut rest = allowed;
+        while rest != 0 {
+            let cpu = take_lowest(&mut rest);
+            // One that was kicked picks soon, and then knows of those that are parked.
+            if self.kicked & bit(cpu) != 0 || self.cpus[cpu].slice_until <= next_period(now) {
+                return None;
+            }
+        }
+        if allowed == 0 {
+            // The first that comes online looks.
+            return None;
+        }
+        self.mark_kicked(if allowed & bit(last) != 0 { last } else { lowest(allowed) })
     }
 
     /// Puts those parked back whose domain has time. They did not want to wait, but others ran meanwhile: as after a

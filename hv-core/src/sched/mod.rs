@@ -305,6 +305,7 @@ impl Scheduler {
         match e.state {
             State::OnCpu if mask & bit(on) == 0 => self.mark_kicked(on),
             State::Queued => self.find_cpu(id.slot, now),
+            State::Parked => self.find_watcher(id.slot, now),
             _ => None,
         }
     }

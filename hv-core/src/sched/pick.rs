@@ -87,7 +87,8 @@ impl Scheduler {
             let domain = usize::from(self.entries[usize::from(left)].domain);
             if self.budgets[domain].left(now) == Some(0) {
                 self.park(left);
-                return None;
+                // This one watches only if it knew; and it may have to leave that to others.
+                return self.find_watcher(left, now);
             }
             self.find_cpu(left, now)
         } else {

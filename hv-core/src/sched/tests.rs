@@ -175,6 +175,62 @@ fn a_capped_sleeper_below_its_cap_does_not_notice() {
     assert!(sim.worst(1) <= MS, "{}", sim.worst(1));
 }
 
+/// A capped hog on pCPU 0 and a hog on pCPU 1 that has that for itself, at `now`. The cap is a fifth.
+fn capped_beside_one_alone(now: u64) -> Sim {
+    let mut sim = Sim::new(2, &[(HOG, 256, Warp::NONE, 1), (HOG, 256, Warp::NONE, 2)]);
+    cap(&mut sim, &[0], 20);
+    sim.until(now);
+    assert_eq!(sim.slice[1], u64::MAX, "pCPU 1 has nothing to look for");
+    sim
+}
+
+/// Moves vCPU 0 to pCPU 1.
+fn move_over(sim: &mut Sim) -> Option<PcpuId> {
+    sim.affinity[0] = 2;
+    sim.s.set_affinity(sim.ids[0], 2, sim.now)
+}
+
+#[test]
+fn a_capped_vcpu_that_is_moved_while_it_is_parked_runs_there() {
+    let mut sim = capped_beside_one_alone(SECOND + 5 * MS);
+    assert!(sim.s.is_runnable(sim.ids[0]) && sim.run[0].is_none(), "it is parked");
+    let before = sim.time(0);
+    let kick = move_over(&mut sim);
+    sim.kicks(kick);
+    sim.until(2 * SECOND + 5 * MS);
+    near("moved while it was parked", sim.time(0) - before, 200 * MS, 5);
+}
+
+#[test]
+fn a_capped_vcpu_that_is_moved_when_it_has_used_its_budget_up_runs_there() {
+    let mut sim = capped_beside_one_alone(SECOND + 2 * MS - 1);
+    assert_eq!(sim.run[0], Some(0), "it runs");
+    let before = sim.time(0);
+    // pCPU 0 is told, and picks when the budget is used up.
+    let kick = move_over(&mut sim);
+    sim.now += 1;
+    sim.kicks(kick);
+    sim.until(2 * SECOND + 2 * MS);
+    near("moved while it ran", sim.time(0) - before, 200 * MS, 5);
+}
+
+#[test]
+fn a_capped_vcpu_that_is_woken_while_it_leaves_is_looked_for_when_it_may_run() {
+    let mut s = Scheduler::new(4, Params::DEFAULT);
+    s.online(0, 0);
+    let a = s.add(0).unwrap();
+    s.set_cap(a, 20, 0);
+    s.wake(a, 0);
+    assert_eq!(s.pick(0, 0, false, never).next, Some(a));
+    assert_eq!(s.sleep(a, Sleep::Offline, 2 * MS), Some(0));
+    let d = s.pick(0, 2 * MS, false, never);
+    assert_eq!((d.next, d.save, d.slice_until_ns), (None, Some(a), u64::MAX), "it sleeps");
+    assert_eq!(s.wake(a, 2 * MS), None);
+    assert_eq!(s.context_saved(0, 2 * MS), Some(0), "it is parked, and nobody would look");
+    assert_eq!(s.pick(0, 2 * MS, false, never).slice_until_ns, CAP_PERIOD_NS);
+    assert_eq!(s.pick(0, CAP_PERIOD_NS, false, never).next, Some(a));
+}
+
 #[test]
 fn one_that_sleeps_and_is_saved_leaves_at_once() {
     let mut s = Scheduler::new(4, Params::DEFAULT);
