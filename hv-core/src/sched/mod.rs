@@ -324,6 +324,7 @@ impl Scheduler {
     }
 
     /// Does the vCPU want to run?
+    #[inline]
     pub fn is_runnable(&self, id: VcpuId) -> bool {
         entry(&self.entries, id).is_some_and(|e| e.runnable)
     }

@@ -639,3 +639,32 @@ fn who_was_chosen_or_is_not_stored_yet_does_not_sleep() {
     s.context_saved(0, 2 * MS);
     assert!(s.is_asleep(a));
 }
+
+/// Whoever stops a vCPU sets a bit, and tells the scheduler when he gets its lock.
+#[test]
+fn who_is_stored_and_stopped_is_not_picked_again_though_nobody_has_told() {
+    let mut s = Scheduler::new(4, Params::DEFAULT);
+    s.online(0, 0);
+    let (a, b) = (s.add(0).unwrap(), s.add(0).unwrap());
+    s.wake(a, 0);
+    assert_eq!(s.pick(0, 0, false, never).next, Some(a));
+    // Started again before it was looked at: it goes on.
+    assert_eq!(s.sleep_untold(a, || false, MS), None);
+    assert_eq!(s.pick(0, MS, true, never).next, Some(a));
+    assert_eq!(s.sleep_untold(a, || true, 2 * MS), Some(0));
+    let d = s.pick(0, 2 * MS, true, never);
+    assert_eq!((d.next, d.save), (None, None));
+    assert!(s.is_asleep(a));
+    // He tells late.
+    assert_eq!(s.sleep(a, Sleep::Offline, 3 * MS), None);
+    assert!(s.is_asleep(a));
+    assert_eq!(s.pick(0, 3 * MS, false, never).next, None);
+    assert_eq!(s.wake(a, 4 * MS), Some(0));
+    assert_eq!(s.pick(0, 4 * MS, false, never).next, Some(a));
+    // One that waits for its turn sleeps at once.
+    s.wake(b, 4 * MS);
+    assert_eq!(s.sleep_untold(b, || true, 5 * MS), None);
+    assert!(s.is_asleep(b));
+    // One that sleeps already is not asked for.
+    assert_eq!(s.sleep_untold(b, || unreachable!("it does not want to run"), 6 * MS), None);
+}

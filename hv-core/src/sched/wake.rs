@@ -145,6 +145,17 @@ impl Scheduler {
         }
     }
 
+    /// Something stopped a vCPU, whose registers are stored, if `is_stopped` still says so. Whoever did may not have come to
+    /// [`Scheduler::sleep`] yet: it sleeps all the same, and what he says later changes nothing. Returns as that does.
+    #[inline]
+    pub fn sleep_untold(&mut self, id: VcpuId, is_stopped: impl FnOnce() -> bool, now: u64) -> Option<PcpuId> {
+        if self.is_runnable(id) && is_stopped() {
+            self.sleep(id, Sleep::Offline, now)
+        } else {
+            None
+        }
+    }
+
     /// The vCPU lets the next one go first, once. Pick afterwards.
     pub fn yield_(&mut self, id: VcpuId) {
         if let Some(e) = entry_mut(&mut self.entries, id) {

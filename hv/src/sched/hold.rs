@@ -6,9 +6,9 @@
 //! A vCPU that is asked to stand still may be waiting for the one that asks, to hold that one. So nobody waits for long: the
 //! call is given up and executed again, and between the two the caller may be held itself.
 
-use super::{halt_again, is_asleep, start, this_cpu, tsc};
+use super::{halt_again, is_asleep, is_current, start, this_cpu, tsc};
 use crate::cpu::requests;
-use crate::domain::vcpu::{self, stop, OwnedVcpu, Vcpu};
+use crate::domain::vcpu::{stop, OwnedVcpu, Vcpu};
 use crate::domain::Domain;
 use alloc::boxed::Box;
 use core::mem::ManuallyDrop;
@@ -57,7 +57,7 @@ pub fn hold(v: &Vcpu) -> Result<Held<'_>, Errno> {
 
 /// Each turn of the wait takes `turn` from the caller's allowance.
 fn hold_for(v: &Vcpu, patience_ns: u64, turn: u32) -> Result<Held<'_>, Errno> {
-    debug_assert!(!vcpu::current(this_cpu()).is_some_and(|me| core::ptr::eq::<Vcpu>(&**me, v)), "{v} holds itself");
+    debug_assert!(!is_current(v), "{v} holds itself");
     if halt_again(v, stop::HELD) & stop::HELD != 0 {
         return Err(Errno::ERESTART);
     }

@@ -17,7 +17,7 @@ pub use hold::{hold, hold_all, AllHeld, Held};
 use crate::arch::{ipi, tsc};
 use crate::cpu::percpu::{self, pending, this_cpu};
 use crate::cpu::requests;
-use crate::domain::vcpu::{stop, OwnedVcpu, Vcpu};
+use crate::domain::vcpu::{self, stop, OwnedVcpu, Vcpu};
 use crate::domain::{Domain, Section};
 use crate::sync::{FairMutex, Once};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -211,8 +211,16 @@ fn halt_again(v: &Vcpu, reason: u32) -> u32 {
         if let Some(cpu) = on {
             kick(cpu);
         }
+    } else if is_current(v) {
+        // Whoever stopped it first may not have told yet. It does not go on until then.
+        this_cpu().raise(pending::SCHEDULE);
     }
     before
+}
+
+/// Does `v` run on this CPU?
+fn is_current(v: &Vcpu) -> bool {
+    vcpu::current(this_cpu()).is_some_and(|own| core::ptr::eq::<Vcpu>(&**own, v))
 }
 
 /// What `v` may have changed: its CPU, if it is on one, picks again.
@@ -290,15 +298,12 @@ fn is_asleep(v: &Vcpu) -> bool {
     if v.loaded.load(Ordering::Acquire) {
         return false;
     }
-    let mut scheduler = scheduler().lock();
-    if scheduler.is_runnable(v.sched_id) && !v.is_runnable() {
-        // Whoever stopped it first has not told yet.
-        let on = scheduler.sleep(v.sched_id, Sleep::Offline, tsc::now_ns());
-        drop(scheduler);
-        if let Some(cpu) = on {
-            kick(cpu);
-        }
-        return false;
+    let (on, is_asleep) = with(|s, now| {
+        let on = s.sleep_untold(v.sched_id, || !v.is_runnable(), now);
+        (on, s.is_asleep(v.sched_id))
+    });
+    if let Some(cpu) = on {
+        kick(cpu);
     }
-    scheduler.is_asleep(v.sched_id)
+    is_asleep
 }

@@ -156,6 +156,10 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs, mut interruptible: Int
             store(me, prev, regs);
         }
         let mut locked = scheduler().lock();
+        if let Some(prev) = sleeper {
+            // This CPU is told by being here.
+            let _ = locked.sleep_untold(prev.sched_id, || !prev.is_runnable(), now);
+        }
         let decision = locked.pick(this, now, sleeper.is_some(), || delay::is_uninterruptible(me));
         if decision.save.is_some() {
             let leaver = vcpu::current(me);
