@@ -184,7 +184,7 @@ const fn is_amd_counter(index: u32) -> bool {
 mod tests {
     use super::*;
     use crate::cpuid::HostCpuid;
-    use x86::cpuid::CpuidRegs;
+    use x86::cpuid::{CpuidRegs, Feature};
 
     struct Cpu(u32, u32, u32);
     impl HostCpuid for Cpu {
@@ -200,12 +200,13 @@ mod tests {
     }
 
     const AMD: Cpu = Cpu(0x6874_7541, 0x444d_4163, 0x6974_6e65);
+    const INTEL: Cpu = Cpu(0x756e_6547, 0x6c65_746e, 0x4965_6e69);
 
     fn amd() -> Policy {
         Policy::pv_default(&Policy::raw(&AMD).with_serialising_lfence())
     }
     fn intel() -> Policy {
-        Policy::pv_default(&Policy::raw(&Cpu(0x756e_6547, 0x6c65_746e, 0x4965_6e69)))
+        Policy::pv_default(&Policy::raw(&INTEL))
     }
     fn view(policy: &Policy) -> View<'_> {
         View { policy, hardware_domain: true, vcpu_id: 0, tsc_aux: 5, has_gp_handler: true }
@@ -295,6 +296,55 @@ mod tests {
         assert_eq!(write(0x49, 1, &view(&a)), Write::Ibpb);
         assert_eq!(write(0x48, 1, &view(&a)), Write::Fault, "SPEC_CTRL is not offered");
         assert_eq!(write(0x49, 2, &view(&i)), Write::Fault);
+    }
+
+    /// Has every feature, and all leaves.
+    struct All(Cpu);
+    impl HostCpuid for All {
+        fn cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegs {
+            match leaf {
+                0 => CpuidRegs { eax: 0xd, ..self.0.cpuid(leaf, subleaf) },
+                0x8000_0000 => CpuidRegs { eax: 0x8000_0021, ..CpuidRegs::ZERO },
+                7 => CpuidRegs::new(2, !0, !0, !0),
+                _ => CpuidRegs::new(!0, !0, !0, !0),
+            }
+        }
+    }
+
+    /// A kernel that finds one of these writes its register, some without a handler for the #GP that comes of it.
+    #[test]
+    fn what_needs_registers_that_are_not_switched_is_not_offered() {
+        let needs: [(Feature, &[u32]); 19] = [
+            (feature::DBEXT, &[0xc001_1019, 0xc001_101a, 0xc001_101b, 0xc001_1027]),
+            (feature::LWP, &[0xc000_0105, 0xc000_0106]),
+            (feature::IBS, &[0xc001_1030, 0xc001_1033]),
+            (feature::SVM, &[0xc001_0117]),
+            (feature::OSVW, &[0xc001_0140, 0xc001_0141]),
+            (feature::IBRS, &[0x48]),
+            (feature::AMD_STIBP, &[0x48]),
+            (feature::AMD_SSBD, &[0x48]),
+            (feature::VIRT_SSBD, &[0xc001_011f]),
+            (feature::IBRSB, &[0x48]),
+            (feature::SSBD, &[0x48]),
+            (feature::L1D_FLUSH, &[0x10b]),
+            (feature::ARCH_CAPS, &[0x10a]),
+            (feature::TSC_ADJUST, &[0x3b]),
+            (feature::TSC_DEADLINE, &[0x6e0]),
+            (feature::PQM, &[0xc8d]),
+            (feature::PROC_TRACE, &[0x570]),
+            (feature::XSAVES, &[0xda0]),
+            (feature::CET_SS, &[0x6a0, 0x6a2]),
+        ];
+        for cpu in [AMD, INTEL] {
+            let host = Policy::raw(&All(cpu));
+            for policy in [Policy::pv_default(&host), Policy::pv_max(&host)] {
+                for (feature, registers) in needs.iter().filter(|(feature, _)| policy.has(*feature)) {
+                    for index in *registers {
+                        assert_ne!(write(*index, 0, &view(&policy)), Write::Fault, "{feature:?} needs {index:#x}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]
