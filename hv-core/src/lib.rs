@@ -55,6 +55,7 @@ pub mod stint;
 pub mod ticket;
 pub mod timer;
 pub mod tlb_clock;
+pub mod tsc_warp;
 pub mod uart;
 pub mod vtlb;
 pub mod wall_clock;

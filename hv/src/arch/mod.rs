@@ -26,6 +26,7 @@ pub mod stacks;
 pub mod timer_hw;
 pub mod tlb;
 pub mod tsc;
+pub mod tsc_warp;
 pub mod vectors;
 
 use hv_core::cmdline::Options;

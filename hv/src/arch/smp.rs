@@ -4,7 +4,7 @@
 //! they load the final tables, on the boot page tables: those show the trampoline where it is. When the last one is up
 //! the low mapping goes. One that does not come in time is given up, and stops should it come all the same.
 
-use crate::arch::{acpi, lapic, stacks};
+use crate::arch::{acpi, lapic, stacks, tsc_warp};
 use crate::cpu::percpu::{self, MAX_CPUS};
 use crate::cpu::{cr, halt_forever, rdtsc, read_cr4, write_cr3, write_cr4};
 use crate::mem::{self, image_to_phys, layout, phys_to_virt};
@@ -90,6 +90,7 @@ pub fn start_others(limit: usize, then: fn() -> !) {
         }
     }
     set_low_mapping(is_low_mapping_used);
+    tsc_warp::report();
     info!("{} CPUs", percpu::online_count());
 }
 
@@ -105,7 +106,10 @@ fn start(cpu: usize, apic_id: u32) -> bool {
     lapic::start_timer(TIMER_DURING_RESET);
     lapic::send_init(apic_id);
     lapic::send_startup(apic_id, page);
-    let is_up = || percpu::online_mask() >> cpu & 1 != 0;
+    let is_up = || {
+        tsc_warp::answer();
+        percpu::online_mask() >> cpu & 1 != 0
+    };
     let begin = rdtsc();
     if !wait_until(begin, REPEAT_TICKS, is_up) {
         lapic::send_startup(apic_id, page);
@@ -146,6 +150,7 @@ extern "C" fn ap_main() -> ! {
         write_cr3(mem::idle_root().addr().raw());
     }
     lapic::init_this_cpu();
+    tsc_warp::compare();
     THEN.get().expect("set before a CPU is started")()
 }
 

@@ -7,12 +7,12 @@
 use crate::arch::{acpi, lapic};
 use crate::cpu::port::{inb, inl, outb};
 use crate::cpu::{cpuid, rdtsc};
-use crate::info;
 use crate::mem::device_frames;
 use crate::mem::vmap;
 use crate::sync::{Mutex, Once};
+use crate::{info, warn};
 use core::sync::atomic::{AtomicU64, AtomicU8, Ordering};
-use x86::{MachAddr, Mfn};
+use x86::{cpuid::feature, MachAddr, Mfn};
 
 /// How guests turn the counter into system time:
 /// `ns_base + (((tsc - tsc_base) << shift) * mul >> 32)`, a negative shift being to the right.
@@ -190,7 +190,12 @@ pub fn calibrate() {
         Reference::Pit => "PIT",
     };
     let khz = |hz: u64| hz / 1000;
-    info!("Time: TSC {} kHz, APIC timer {} kHz, measured by the {name}", khz(tsc_hz), khz(apic_timer_hz));
+    let rate = if is_invariant() { "" } else { " (not invariant)" };
+    info!("Time: TSC {} kHz{rate}, APIC timer {} kHz, measured by the {name}", khz(tsc_hz), khz(apic_timer_hz));
+    // Other hypervisors seldom say it of theirs, which is no sign that it stops.
+    if !is_invariant() && !has_hypervisor() {
+        warn!("the TSC is not invariant: time is wrong if it stops while a CPU sleeps, or changes its rate");
+    }
 }
 
 /// Multiplier and shift for a counter of `hz`, the multiplier having its top bit set.
@@ -246,6 +251,11 @@ pub fn frequencies() -> Frequencies {
 /// Does the counter run at one rate in all power states (CPUID 0x80000007)? Guests then rely on it.
 pub fn is_invariant() -> bool {
     cpuid(0x8000_0007, 0).edx & 1 << 8 != 0
+}
+
+/// Is this machine another hypervisor's?
+fn has_hypervisor() -> bool {
+    cpuid(1, 0).ecx & feature::HYPERVISOR.mask() != 0
 }
 
 fn find_hpet() -> Option<Reference> {

@@ -285,6 +285,13 @@ pub fn rdtsc() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// The time-stamp counter, read after all that is before it is done. What depends on it is after it anyway.
+pub fn rdtsc_ordered() -> u64 {
+    // SAFETY: fences have no effect on memory. MFENCE orders it on AMD where LFENCE does not, LFENCE on Intel.
+    unsafe { asm!("mfence", "lfence", options(nostack, preserves_flags)) };
+    rdtsc()
+}
+
 /// Interrupts may be let in here: this CPU holds no lock that interrupt handlers take, and no reference to per-CPU data that they
 /// use. It takes no room. The entry code makes one and hands it down to those who may let interrupts in; there is no other way to
 /// do that, so whoever is not given one is never interrupted.

@@ -1,6 +1,6 @@
 //! What CPUID says to a vCPU.
 
-use crate::arch::{fpu, tsc};
+use crate::arch::{fpu, tsc, tsc_warp};
 use crate::domain::vcpu::OwnedVcpu;
 use crate::mem;
 use hv_core::control;
@@ -22,7 +22,7 @@ pub fn lookup(v: &OwnedVcpu, leaf: u32, subleaf: u32) -> CpuidRegs {
         xcr0: v.fpu.xcr0(),
         machine_address_bits: machine_address_bits(),
         tsc: TscView {
-            host_tsc_reliable: tsc::is_invariant(),
+            host_tsc_reliable: tsc::is_invariant() && tsc_warp::are_alike(),
             mode: 0,
             khz,
             host_khz: khz,

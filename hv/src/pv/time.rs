@@ -1,6 +1,6 @@
 //! What a guest is told about time: its vCPUs' clocks, the wall clock, and how long each vCPU ran.
 
-use crate::arch::tsc;
+use crate::arch::{tsc, tsc_warp};
 use crate::domain::vcpu::{stale, OwnedVcpu, Vcpu};
 use crate::domain::Domain;
 use crate::mem::guest_ptr::GuestPtr;
@@ -19,6 +19,7 @@ use xen_abi::shared::{
 /// record stays where it is.
 pub fn update_time_info(v: &Vcpu) {
     let scale = tsc::scale();
+    let flags = if tsc_warp::are_alike() { PVCLOCK_TSC_STABLE_BIT } else { 0 };
     let base = v.info().wrapping_add(vcpu_info::TIME);
     let record = base.cast::<VcpuTimeInfo>();
     // SAFETY: `info` is valid for 64 bytes and aligned; volatile because the guest reads it meanwhile. The version is odd
@@ -32,7 +33,7 @@ pub fn update_time_info(v: &Vcpu) {
         core::ptr::addr_of_mut!((*record).system_time).write_volatile(scale.ns_base);
         core::ptr::addr_of_mut!((*record).tsc_to_system_mul).write_volatile(scale.mul);
         core::ptr::addr_of_mut!((*record).tsc_shift).write_volatile(scale.shift);
-        core::ptr::addr_of_mut!((*record).flags).write_volatile(PVCLOCK_TSC_STABLE_BIT);
+        core::ptr::addr_of_mut!((*record).flags).write_volatile(flags);
         fence(Ordering::Release);
         version.write_volatile(odd.wrapping_add(1));
     }
