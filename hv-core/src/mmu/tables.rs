@@ -115,6 +115,16 @@ impl<E: MmuEnv> Mmu<'_, E> {
         }
     }
 
+    /// A list of requests ends with the error `why`: what it has cut off before is ordinary memory when the guest hears of it. `Preempted`, if
+    /// that is not so yet: the request that was refused is to be made again, and refused again.
+    #[cold]
+    pub fn settle_after<W: From<MmuError>>(&self, why: W, deferred: &mut Deferred) -> W {
+        match self.drain(deferred) {
+            Ok(()) => why,
+            Err(preempted) => preempted.into(),
+        }
+    }
+
     /// Gives up everything deferred; for a domain that goes away. Call it again while it says `Preempted`.
     pub fn abandon(&self, deferred: &mut Deferred) -> Result<(), MmuError> {
         self.drain(deferred)?;

@@ -51,7 +51,7 @@ fn part(cx: &mut Caller, rest: Rest<MmuUpdate>, foreign: u32) -> Progress {
             while i < end && !cx.is_used_up() {
                 let request = match reqs.at(u64::from(i)).and_then(GuestPtr::read) {
                     Ok(request) => request,
-                    Err(errno) => return (i, Err(errno)),
+                    Err(errno) => return (i, Err(mmu().settle_after(errno, &mut lock))),
                 };
                 match mmu().mmu_update(request.ptr, request.val, who, &mut lock) {
                     Ok(()) => i += 1,
@@ -61,7 +61,7 @@ fn part(cx: &mut Caller, rest: Rest<MmuUpdate>, foreign: u32) -> Progress {
                         this_cpu().raise(pending::SCHEDULE);
                         break;
                     }
-                    Err(why) => return (i, Err(why.into())),
+                    Err(why) => return (i, Err(mmu().settle_after(why, &mut lock).into())),
                 }
             }
             // A table that was cut off is ordinary memory before the guest goes on.

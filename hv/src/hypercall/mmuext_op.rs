@@ -35,7 +35,7 @@ fn part(cx: &mut Caller, rest: Rest<MmuextOp>, foreign: u16) -> Progress {
     while i < count {
         let op = match ops.at(u64::from(i)).and_then(GuestPtr::read) {
             Ok(op) => op,
-            Err(errno) => return (i, Err(errno)),
+            Err(errno) => return (i, Err(settle_after(errno, &target.mm))),
         };
         match execute(cx, &target.mm, op) {
             Ok(()) => {
@@ -51,7 +51,7 @@ fn part(cx: &mut Caller, rest: Rest<MmuextOp>, foreign: u16) -> Progress {
                     return (i, Err(Errno::ERESTART));
                 }
             }
-            Err(errno) => return (i, Err(errno)),
+            Err(errno) => return (i, Err(settle_after(errno, &target.mm))),
         }
     }
     while drops && !finish_dropped(&target.mm) {
@@ -60,6 +60,12 @@ fn part(cx: &mut Caller, rest: Rest<MmuextOp>, foreign: u16) -> Progress {
         }
     }
     (i, Ok(()))
+}
+
+/// What a list ends with that an error ends.
+#[cold]
+fn settle_after(why: Errno, mm: &DomainMm) -> Errno {
+    mmu().settle_after(why, &mut mm.lock())
 }
 
 #[inline]

@@ -189,6 +189,36 @@ fn roots_keep_their_tables() {
 }
 
 #[test]
+fn what_a_list_cut_off_is_ordinary_memory_when_its_error_is_told() {
+    let (m, mut lock) = machine();
+    (1..9).for_each(|i| m.poke(slot(L2, i), pte(30 + i as u64, P | RW | US)));
+    m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock).unwrap();
+    m.fuel.store(0, std::sync::atomic::Ordering::SeqCst);
+    update(&m, &mut lock, slot(L4, 0), Pte::EMPTY).unwrap();
+    assert!(!lock.is_settled(), "there was no time for all of what was below");
+    // Neither another's frame nor a request that cannot be read leads to what an earlier one has left.
+    let refused = |lock: &mut Deferred| {
+        let why = m.mmu().mmu_update(mfn(40).addr().raw() | 1, 0, Owners::both(DOM1), lock).unwrap_err();
+        m.mmu().settle_after(why, lock)
+    };
+    let unreadable = |lock: &mut Deferred| m.mmu().settle_after(MmuError::BadArgument, lock);
+    let mut rounds = 0;
+    let why = loop {
+        match if rounds % 2 == 0 { refused(&mut lock) } else { unreadable(&mut lock) } {
+            MmuError::Preempted => assert!(!lock.is_settled(), "the guest is not kept without need"),
+            why => break why,
+        }
+        rounds += 1;
+        assert!(rounds < 100);
+    };
+    assert!(rounds != 0 && matches!(why, MmuError::NotOwned | MmuError::BadArgument));
+    assert!(lock.is_settled());
+    for table in [L3, L2, L1, 31, 38] {
+        assert_eq!(counts(&m, table), (FrameType::None, 0, 1), "frame {table}");
+    }
+}
+
+#[test]
 fn a_few_frames_are_given_back_at_a_time() {
     const OWN: u64 = 1000;
     const STEPS: u32 = 4;
