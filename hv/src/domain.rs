@@ -25,6 +25,7 @@ use crate::mem;
 use crate::sync::{Mutex, Once, RwLock};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::convert::Infallible;
 use core::sync::atomic::{fence, AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::cpuid::Policy;
 use hv_core::watchdog::Watchdogs;
@@ -63,9 +64,9 @@ pub struct Domain {
     /// Assists in use: bit n is VMASST_TYPE n.
     pub vm_assist: AtomicU64,
     /// CPUs whose TLB may hold translations of this domain.
-    pub dirty_cpus: AtomicU64,
+    dirty_cpus: AtomicU64,
     /// CPUs that are on a mirror of its kernel half: a twin of its drivers runs there.
-    pub mirror_cpus: AtomicU64,
+    mirror_cpus: AtomicU64,
     /// Its UUID.
     handle: Mutex<[u8; 16]>,
     /// Why it shut down (SHUTDOWN_*), or [`RUNNING`].
@@ -183,11 +184,52 @@ impl Domain {
         Some(d)
     }
 
-    /// CPUs that have to flush when it changes its page tables. To be read after the change.
+    /// CPUs that have to flush when it changes its page tables. To be called after the change.
     pub fn cpus_to_flush(&self) -> u64 {
+        self.cpus_after_change(|| Ok::<_, Infallible>(!0)).unwrap_or_else(|never| match never {})
+    }
+
+    /// Those of them on which vCPUs run or ran last whose bits are set in a bitmap, of which `word` gives 64 bits at a time; and
+    /// those that are on a mirror. A vCPU that runs nowhere starts with a flush. Errors: those of `word`.
+    pub fn cpus_to_flush_of<E>(&self, mut word: impl FnMut(u32) -> Result<u64, E>) -> Result<u64, E> {
+        self.cpus_after_change(|| {
+            let mut cpus = 0;
+            for n in 0..self.max_vcpus().div_ceil(64) {
+                let mut bits = word(n)?;
+                while bits != 0 {
+                    let id = n * 64 + bits.trailing_zeros();
+                    bits &= bits - 1;
+                    if let Some(v) = self.vcpu(id) {
+                        cpus |= 1 << (v.processor.load(Ordering::Acquire) & 63);
+                    }
+                }
+            }
+            Ok(cpus)
+        })
+    }
+
+    /// The CPUs of `of` that may have translations of this domain, and those that are on a mirror.
+    #[inline]
+    fn cpus_after_change<E>(&self, of: impl FnOnce() -> Result<u64, E>) -> Result<u64, E> {
         // Others see the change before we look: a CPU that is not among them yet walks the tables after it has said that it is, so it sees it.
         fence(Ordering::SeqCst);
-        self.dirty_cpus.load(Ordering::Acquire) | self.mirror_cpus.load(Ordering::SeqCst)
+        Ok(of()? & self.dirty_cpus.load(Ordering::Acquire) | self.mirror_cpus.load(Ordering::SeqCst))
+    }
+
+    /// CPU `cpu` is going to load page tables of this domain.
+    #[inline]
+    pub fn add_dirty_cpu(&self, cpu: u32) {
+        self.dirty_cpus.fetch_or(1 << cpu, Ordering::AcqRel);
+    }
+
+    /// CPU `cpu` is going to load a mirror of its kernel half.
+    pub fn add_mirror_cpu(&self, cpu: u32) {
+        self.mirror_cpus.fetch_or(1 << cpu, Ordering::SeqCst);
+    }
+
+    /// CPU `cpu` is on none any more.
+    pub fn remove_mirror_cpu(&self, cpu: u32) {
+        self.mirror_cpus.fetch_and(!(1 << cpu), Ordering::SeqCst);
     }
 
     /// Its UUID.

@@ -7,7 +7,6 @@ use crate::cpu::{self, percpu::this_cpu};
 use crate::domain::memory::mmu_env::mmu;
 use crate::domain::memory::DomainMm;
 use crate::pv::address_space::{finish_dropped, new_baseptr, new_user_baseptr, refused, set_ldt};
-use core::sync::atomic::Ordering;
 use hv_core::allowance::PAGE;
 use hv_core::mmu::{ext::check_ldt, Flush, FlushWhat, FlushWhere};
 use x86::{Level, Mfn};
@@ -149,27 +148,10 @@ pub fn flush(cx: &Caller, request: Flush) -> Result<(), Errno> {
         FlushWhere::Local => tlb::flush_local(what),
         FlushWhere::All => tlb::flush(cx.domain().cpus_to_flush(), what),
         FlushWhere::VcpuMask(bitmap) => {
-            let mask = cpus_of(cx, GuestPtr::new(bitmap))? & cx.domain().dirty_cpus.load(Ordering::Acquire);
-            let mask = mask | cx.domain().mirror_cpus.load(Ordering::SeqCst);
+            let bitmap = GuestPtr::<u64>::new(bitmap);
+            let mask = cx.domain().cpus_to_flush_of(|n| bitmap.at(n.into())?.read())?;
             tlb::flush(mask, what);
         }
     }
     Ok(())
-}
-
-/// The CPUs on which the vCPUs of a bitmap run or ran last. A vCPU that runs nowhere starts with a flush.
-fn cpus_of(cx: &Caller, bitmap: GuestPtr<u64>) -> Result<u64, Errno> {
-    let domain = cx.domain();
-    let mut cpus = 0;
-    for word in 0..domain.max_vcpus().div_ceil(64) {
-        let mut bits = bitmap.at(u64::from(word))?.read()?;
-        while bits != 0 {
-            let id = word * 64 + bits.trailing_zeros();
-            bits &= bits - 1;
-            if let Some(v) = domain.vcpu(id) {
-                cpus |= 1 << (v.processor.load(Ordering::Acquire) & 63);
-            }
-        }
-    }
-    Ok(cpus)
 }

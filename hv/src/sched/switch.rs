@@ -112,7 +112,7 @@ pub fn load(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
 fn load_all(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
     let me = this_cpu();
     let domain = v.domain();
-    domain.dirty_cpus.fetch_or(1 << me.cpu, Ordering::AcqRel);
+    domain.add_dirty_cpu(me.cpu);
     vtlb::load_empty(v);
     if let Some(old) = me.last_domain.replace(Some(domain.id)) {
         if old != domain.id {

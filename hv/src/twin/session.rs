@@ -49,7 +49,7 @@ impl<'a> Session<'a> {
             None => tlb::enter_guests(),
         }
         // Before the root is loaded: whoever changes a page table later has this CPU flush.
-        owner.mirror_cpus.fetch_or(1 << this_cpu().cpu, Ordering::SeqCst);
+        owner.add_mirror_cpu(this_cpu().cpu);
         idt::enter_twin();
         // SAFETY: the mirror has the hypervisor's slots and lives while it is loaded, which is until the drop.
         unsafe {
@@ -176,7 +176,7 @@ impl Drop for Session<'_> {
             entry::set_mirror(None);
             tlb::leave_mirror(root.addr().raw());
         }
-        self.owner.mirror_cpus.fetch_and(!(1 << this_cpu().cpu), Ordering::SeqCst);
+        self.owner.remove_mirror_cpu(this_cpu().cpu);
         idt::leave_twin();
         match current {
             Some(v) => debugreg::load(v),
