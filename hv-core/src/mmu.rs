@@ -60,7 +60,7 @@ pub use refs::{PageRef, WritableRef};
 pub use segdesc::GdtFrames;
 pub use tables::{Deferred, Locked};
 pub use teardown::Relinquish;
-pub use update::Owners;
+pub use update::{ForeignDom, Owners};
 pub use withdrawal::Withdrawal;
 
 use crate::frame::Frame;

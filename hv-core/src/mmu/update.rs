@@ -28,6 +28,25 @@ impl Owners {
     }
 }
 
+/// The argument `foreigndom` of `mmu_update`, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignDom {
+    /// Owner of the page tables. `None`: the caller.
+    pub table: Option<u16>,
+    /// Owner of the frames: the caller for [`DomId::SELF`], whoever owns the tables.
+    pub frame: DomId,
+}
+
+impl ForeignDom {
+    /// Owner of the frames in bits 0-15, owner of the page tables plus one in bits 16-31 (0: the caller).
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "halves of the word")]
+    pub const fn from_word(word: u32, caller: DomId) -> Self {
+        let (table, frame) = ((word >> 16) as u16, DomId(word as u16));
+        Self { table: table.checked_sub(1), frame: if frame.0 == DomId::SELF.0 { caller } else { frame } }
+    }
+}
+
 /// What becomes of the accessed and dirty bits that the CPU has set in an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accessed {

@@ -4,16 +4,15 @@ use super::batch::{self, Progress, Rest};
 use super::{foreign, Caller, GuestPtr, Outcome};
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::domain::memory::mmu_env::mmu;
-use hv_core::mmu::{MmuError, Owners};
+use hv_core::mmu::{ForeignDom, MmuError, Owners};
 use xen_abi::errno::Errno;
-use xen_abi::layout::DomId;
 use xen_abi::mmu::MmuUpdate;
 
 /// Requests between two looks at what else is to be done, if they are short ones.
 const STRIDE: u32 = 64;
 
-/// Executes `count` requests. `foreign`: owner of the frames in bits 0-15, owner of the page tables plus one in bits 16-31
-/// (0: the caller). The number of requests done goes to `done`, also after an error. Preemptible. Errors: EINVAL for
+/// Executes `count` requests. `foreign`: owner of the frames in bits 0-15 (DOMID_SELF: the caller), owner of the page tables
+/// plus one in bits 16-31 (0: the caller). The number of requests done goes to `done`, also after an error. Preemptible. Errors: EINVAL for
 /// entries and tables that are not fit; ENOSYS for unknown commands; EPERM; ESRCH; EFAULT. Differs from Xen, where it is an
 /// option (`pv-linear-pt`): a table in a table of its own level, to be read as a page, is not fit.
 /// Source: public/xen.h, HYPERVISOR_mmu_update.
@@ -24,20 +23,20 @@ pub fn call(cx: &mut Caller, reqs: GuestPtr<MmuUpdate>, count: u32, done: GuestP
 #[inline]
 fn part(cx: &mut Caller, rest: Rest<MmuUpdate>, foreign: u32) -> Progress {
     let Rest { requests: reqs, count, .. } = rest;
-    let (table_domid, frame_domid) = ((foreign >> 16) as u16, foreign as u16);
-    let other = if table_domid == 0 {
-        None
-    } else {
-        match foreign::target(cx, table_domid - 1) {
+    let own = cx.domain().mm.id;
+    let foreign = ForeignDom::from_word(foreign, own);
+    let other = match foreign.table {
+        None => None,
+        Some(id) => match foreign::target(cx, id) {
             Ok(d) => Some(d),
             Err(errno) => return (0, Err(errno)),
-        }
+        },
     };
     let table = other.as_deref().unwrap_or(cx.domain()).mm.id;
-    let frame = if DomId(frame_domid) == DomId::SELF {
-        table
+    let frame = if foreign.frame == own {
+        own
     } else {
-        match foreign::frame_owner(cx, frame_domid) {
+        match foreign::frame_owner(cx, foreign.frame.0) {
             Ok(id) => id,
             Err(errno) => return (0, Err(errno)),
         }

@@ -1,6 +1,7 @@
 //! Changing entries: `mmu_update`, `update_va_mapping`, writable page tables, descriptors, grants.
 
 use super::*;
+use xen_abi::layout::DomId;
 
 #[test]
 fn a_supervisor_page_becomes_a_marked_user_page() {
@@ -93,6 +94,24 @@ fn another_domains_table_is_out_of_reach() {
         assert_eq!(refused, Err(MmuError::NotOwned));
     }
     assert!(m.writes.lock().unwrap().is_empty());
+}
+
+#[test]
+fn who_says_self_means_his_own_frames_whoever_has_the_table() {
+    let own = 0x7ff0;
+    let of = |word| ForeignDom::from_word(word, DOM0);
+    assert_eq!(of(own), ForeignDom { table: None, frame: DOM0 });
+    assert_eq!(of(2 << 16 | own), ForeignDom { table: Some(1), frame: DOM0 }, "domain 1 has the table");
+    assert_eq!(of(2 << 16 | 1), ForeignDom { table: Some(1), frame: DOM1 });
+    assert_eq!(of(0x7ff1), ForeignDom { table: None, frame: DomId::IO });
+    assert_eq!(of(!0), ForeignDom { table: Some(0xfffe), frame: DomId(0xffff) });
+    // So domain 0 maps a page of its own in a table of domain 1, and none of that.
+    let (m, mut lock) = pinned();
+    let foreign = of(2 << 16 | own);
+    let who = Owners { table: DomId(foreign.table.unwrap()), frame: foreign.frame };
+    let mut map = |n| m.mmu().mmu_update(slot(L1, 2).addr(), pte(n, P).0, who, &mut lock);
+    assert_eq!(map(50), Ok(()));
+    assert!(map(22).is_err());
 }
 
 #[test]
