@@ -65,7 +65,8 @@ pub enum Fill {
     },
 }
 
-/// The log of a domain's writes.
+/// The log of a domain's writes. Neither waits for a lock: a CPU that does answers requests to flush, and what [`Vtlb::fill`] has read before
+/// and enters afterwards would be out of date.
 pub trait WriteLog {
     /// Notes that `mfn` was written.
     fn mark(&self, mfn: Mfn);

@@ -23,7 +23,7 @@ static LOGGED: AtomicU32 = AtomicU32::new(0);
 /// A domain's log.
 pub struct DirtyLog {
     /// Of nothing while it is off. Anybody may be looking at it: who changes what it is does no more than that under the lock, and whoever has it
-    /// waits for nobody.
+    /// waits for nobody. A vCPU of the domain never waits for it: what it is changes only while all of them are held still. [`WriteLog`] asks for that.
     log: RwLock<Log>,
     enabled: AtomicBool,
 }
