@@ -5,6 +5,7 @@ use crate::cpu::requests;
 use crate::twin::instance::Instance;
 use crate::twin::run::Running;
 use crate::twin::space::{Filled, Mirror};
+use crate::twin::words::MaskedAddr;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use twin_runtime::gate::{Answer, Call, Gate, Registers};
@@ -265,7 +266,7 @@ fn not_returned(call: &ImportCall, stop: Option<&Stop>, running: &mut Running<'_
 
 /// Called by `twin_gate` on the hypervisor's stack, with interrupts off.
 extern "C" fn gate(saved: &mut Saved) -> u64 {
-    // SAFETY: only `enter` leads here; it stored the pointer, and its reference is not used until the twin is left.
+    // SAFETY: only `run` leads here; it stored the pointer, and its reference is not used until the twin is left.
     let running = unsafe { &mut *slot().load(Ordering::Relaxed) };
     crate::cpu::requests::answer();
     #[allow(clippy::cast_possible_truncation, reason = "the stub loaded 32 bits")]
@@ -324,7 +325,7 @@ pub fn trap(regs: &mut CpuUserRegs, vector: u8, address: u64) -> bool {
     if place.is_null() {
         return false;
     }
-    // SAFETY: set by `enter`, which waits for the twin. A copy of a shared reference, whoever was interrupted.
+    // SAFETY: set by `run`, which waits for the twin. A copy of a shared reference, whoever was interrupted.
     let instance = unsafe { (*place).instance };
     if !instance.is_code(regs.rip) {
         return false;
@@ -358,7 +359,7 @@ fn may_try_again(mirror: &Mirror, regs: &CpuUserRegs, address: u64) -> bool {
 /// Is `rip` in the code of the twin that this CPU has entered?
 pub fn is_in_code(rip: u64) -> bool {
     let place = slot().load(Ordering::Relaxed);
-    // SAFETY: set by `enter`, which waits for the twin. A copy of a shared reference, whoever was interrupted.
+    // SAFETY: set by `run`, which waits for the twin. A copy of a shared reference, whoever was interrupted.
     !place.is_null() && unsafe { (*place).instance }.is_code(rip)
 }
 
@@ -389,29 +390,29 @@ fn lead_out(instance: &Instance, regs: &mut CpuUserRegs) {
 }
 
 /// Replaces `size` (4 or 8) bytes of domain memory at the masked address if they are `old`; what was there.
-pub fn exchange(masked: u64, old: u64, new: u64, size: usize) -> Option<u64> {
+pub fn exchange(masked: MaskedAddr, old: u64, new: u64, size: usize) -> Option<u64> {
     // SAFETY: a masked address: in the window, or unmapped; a fault is caught.
     let result = unsafe {
         if size == 4 {
             #[allow(clippy::cast_possible_truncation, reason = "four bytes")]
-            twin_exchange_u32(masked, old as u32, new as u32)
+            twin_exchange_u32(masked.raw(), old as u32, new as u32)
         } else {
-            twin_exchange_u64(masked, old, new)
+            twin_exchange_u64(masked.raw(), old, new)
         }
     };
     (result.faulted == 0).then_some(result.value)
 }
 
 /// Reads a device's register of 1, 2 or 4 bytes at once.
-pub fn read_device(masked: u64, bytes: u32) -> Option<u64> {
+pub fn read_device(masked: MaskedAddr, bytes: u32) -> Option<u64> {
     // SAFETY: a masked address: in the window, or unmapped; a fault is caught.
-    let result = unsafe { twin_read_device(masked, bytes) };
+    let result = unsafe { twin_read_device(masked.raw(), bytes) };
     (result.faulted == 0).then_some(result.value)
 }
 
 /// Writes a device's register of 1, 2 or 4 bytes at once.
-pub fn write_device(masked: u64, bytes: u32, value: u32) -> Option<()> {
+pub fn write_device(masked: MaskedAddr, bytes: u32, value: u32) -> Option<()> {
     // SAFETY: as for reading.
-    let faulted = unsafe { twin_write_device(masked, bytes, value) };
+    let faulted = unsafe { twin_write_device(masked.raw(), bytes, value) };
     (faulted == 0).then_some(())
 }

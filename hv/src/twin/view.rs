@@ -10,12 +10,12 @@ use crate::twin::instance::Instance;
 use crate::twin::net::OnCard;
 use crate::twin::run::ToCall;
 use crate::twin::stlb;
-use crate::twin::words;
+use crate::twin::words::{self, MaskedAddr};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::cmdline::Options;
 use twin_abi::layout::ctx;
-use twin_abi::op::{note, MASK_BITS};
+use twin_abi::op::note;
 use twin_runtime::gate::{Embedder, Upcall};
 use twin_runtime::limit::{TimeLimit, Unheard};
 use twin_runtime::linux::lanes::MAX_LANES;
@@ -43,7 +43,6 @@ const LOCK_TRIES: u32 = 10_000;
 const SHORT_LOCK_TRIES: u32 = 200;
 /// And after how many tries it is looked whether there is time left: each may wait for a device.
 const LOOK_AT_TIME: u32 = 64;
-const MASK: u64 = (1 << MASK_BITS) - 1;
 /// In [`DomainView::woken`], beside the bits of lanes: the time of its CPU's that it had is over.
 pub const LATE: u32 = 1 << 31;
 const _: () = assert!(MAX_LANES < LATE.trailing_zeros() as usize);
@@ -215,31 +214,32 @@ fn not_written(address: u64) -> Result<(), Fault> {
 
 impl Memory for DomainView<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        copy::from_guest(into, address & MASK).map_err(|_| Fault { address, write: false })
+        copy::from_guest(into, MaskedAddr::of(address).raw()).map_err(|_| Fault { address, write: false })
     }
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
-        copy::to_guest(address & MASK, from).map_err(|_| Fault { address, write: true })
+        copy::to_guest(MaskedAddr::of(address).raw(), from).map_err(|_| Fault { address, write: true })
     }
     #[inline(always)]
     fn u8(&self, address: u64) -> Result<u8, Fault> {
-        words::u8(address & MASK).ok_or(Fault { address, write: false })
+        words::u8(MaskedAddr::of(address)).ok_or(Fault { address, write: false })
     }
     #[inline(always)]
     fn u16(&self, address: u64) -> Result<u16, Fault> {
-        words::u16(address & MASK).ok_or(Fault { address, write: false })
+        words::u16(MaskedAddr::of(address)).ok_or(Fault { address, write: false })
     }
     #[inline(always)]
     fn u32(&self, address: u64) -> Result<u32, Fault> {
-        words::u32(address & MASK).ok_or(Fault { address, write: false })
+        words::u32(MaskedAddr::of(address)).ok_or(Fault { address, write: false })
     }
     #[inline(always)]
     fn u64(&self, address: u64) -> Result<u64, Fault> {
-        words::u64(address & MASK).ok_or(Fault { address, write: false })
+        words::u64(MaskedAddr::of(address)).ok_or(Fault { address, write: false })
     }
     #[inline(always)]
     fn u32s<const N: usize>(&self, address: u64, members: [u64; N]) -> Result<[u32; N], Fault> {
         let mut has_faulted = 0;
-        let words = members.map(|member| words::note_member_u32(address & MASK, behind(member), &mut has_faulted));
+        let words =
+            members.map(|member| words::note_member_u32(MaskedAddr::of(address), behind(member), &mut has_faulted));
         if has_faulted == 0 {
             Ok(words)
         } else {
@@ -249,7 +249,8 @@ impl Memory for DomainView<'_> {
     #[inline(always)]
     fn u64s<const N: usize>(&self, address: u64, members: [u64; N]) -> Result<[u64; N], Fault> {
         let mut has_faulted = 0;
-        let words = members.map(|member| words::note_member_u64(address & MASK, behind(member), &mut has_faulted));
+        let words =
+            members.map(|member| words::note_member_u64(MaskedAddr::of(address), behind(member), &mut has_faulted));
         if has_faulted == 0 {
             Ok(words)
         } else {
@@ -258,55 +259,55 @@ impl Memory for DomainView<'_> {
     }
     #[inline(always)]
     fn put_u8(&self, address: u64, value: u8) -> Result<(), Fault> {
-        written(words::put_u8(address & MASK, value), address)
+        written(words::put_u8(MaskedAddr::of(address), value), address)
     }
     #[inline(always)]
     fn put_u16(&self, address: u64, value: u16) -> Result<(), Fault> {
-        written(words::put_u16(address & MASK, value), address)
+        written(words::put_u16(MaskedAddr::of(address), value), address)
     }
     #[inline(always)]
     fn put_u32(&self, address: u64, value: u32) -> Result<(), Fault> {
-        written(words::put_u32(address & MASK, value), address)
+        written(words::put_u32(MaskedAddr::of(address), value), address)
     }
     #[inline(always)]
     fn put_u64(&self, address: u64, value: u64) -> Result<(), Fault> {
-        written(words::put_u64(address & MASK, value), address)
+        written(words::put_u64(MaskedAddr::of(address), value), address)
     }
     #[inline(always)]
     fn member_u8(&self, address: u64, member: u64) -> Result<u8, Fault> {
-        words::member_u8(address & MASK, behind(member)).ok_or(Fault { address, write: false })
+        words::member_u8(MaskedAddr::of(address), behind(member)).ok_or(Fault { address, write: false })
     }
     #[inline(always)]
     fn put_member_u8(&self, address: u64, member: u64, value: u8) -> Result<(), Fault> {
-        written(words::put_member_u8(address & MASK, behind(member), value), address)
+        written(words::put_member_u8(MaskedAddr::of(address), behind(member), value), address)
     }
     #[inline(always)]
     fn member_u16(&self, address: u64, member: u64) -> Result<u16, Fault> {
-        words::member_u16(address & MASK, behind(member)).ok_or(Fault { address, write: false })
+        words::member_u16(MaskedAddr::of(address), behind(member)).ok_or(Fault { address, write: false })
     }
     #[inline(always)]
     fn put_member_u16(&self, address: u64, member: u64, value: u16) -> Result<(), Fault> {
-        written(words::put_member_u16(address & MASK, behind(member), value), address)
+        written(words::put_member_u16(MaskedAddr::of(address), behind(member), value), address)
     }
     #[inline(always)]
     fn member_u32(&self, address: u64, member: u64) -> Result<u32, Fault> {
-        words::member_u32(address & MASK, behind(member)).ok_or(Fault { address, write: false })
+        words::member_u32(MaskedAddr::of(address), behind(member)).ok_or(Fault { address, write: false })
     }
     #[inline(always)]
     fn put_member_u32(&self, address: u64, member: u64, value: u32) -> Result<(), Fault> {
-        written(words::put_member_u32(address & MASK, behind(member), value), address)
+        written(words::put_member_u32(MaskedAddr::of(address), behind(member), value), address)
     }
     #[inline(always)]
     fn member_u64(&self, address: u64, member: u64) -> Result<u64, Fault> {
-        words::member_u64(address & MASK, behind(member)).ok_or(Fault { address, write: false })
+        words::member_u64(MaskedAddr::of(address), behind(member)).ok_or(Fault { address, write: false })
     }
     #[inline(always)]
     fn put_member_u64(&self, address: u64, member: u64, value: u64) -> Result<(), Fault> {
-        written(words::put_member_u64(address & MASK, behind(member), value), address)
+        written(words::put_member_u64(MaskedAddr::of(address), behind(member), value), address)
     }
     #[inline(always)]
     fn fill(&self, to: u64, value: u8, len: u64) -> Result<(), Fault> {
-        written(words::fill(to & MASK, value, len), to)
+        written(words::fill(MaskedAddr::of(to), value, len), to)
     }
     #[allow(clippy::cast_possible_truncation, reason = "four bytes were exchanged")]
     fn exchange_u32(&self, address: u64, old: u32, new: u32) -> Result<u32, Fault> {
@@ -314,20 +315,20 @@ impl Memory for DomainView<'_> {
         if !address.is_multiple_of(4) {
             return Err(fault);
         }
-        entry::exchange(address & MASK, old.into(), new.into(), 4).map(|was| was as u32).ok_or(fault)
+        entry::exchange(MaskedAddr::of(address), old.into(), new.into(), 4).map(|was| was as u32).ok_or(fault)
     }
     fn exchange_u64(&self, address: u64, old: u64, new: u64) -> Result<u64, Fault> {
         let fault = Fault { address, write: true };
         if !address.is_multiple_of(8) {
             return Err(fault);
         }
-        entry::exchange(address & MASK, old, new, 8).ok_or(fault)
+        entry::exchange(MaskedAddr::of(address), old, new, 8).ok_or(fault)
     }
     fn read_device(&self, address: u64, bytes: u32) -> Result<u64, Fault> {
-        entry::read_device(address & MASK, bytes).ok_or(Fault { address, write: false })
+        entry::read_device(MaskedAddr::of(address), bytes).ok_or(Fault { address, write: false })
     }
     fn write_device(&self, address: u64, bytes: u32, value: u32) -> Result<(), Fault> {
-        entry::write_device(address & MASK, bytes, value).ok_or(Fault { address, write: true })
+        entry::write_device(MaskedAddr::of(address), bytes, value).ok_or(Fault { address, write: true })
     }
 }
 

@@ -2,6 +2,26 @@
 //! the supervisor's there, so nothing has to be said to SMAP.
 
 use core::arch::asm;
+use twin_abi::op::MASK_BITS;
+
+/// A masked address: in the window, or nothing is mapped there on the mirror. Nothing else is handed to those who access a domain's
+/// memory without another look.
+#[derive(Clone, Copy)]
+pub struct MaskedAddr(u64);
+
+impl MaskedAddr {
+    /// Masks an address.
+    #[inline(always)]
+    pub fn of(address: u64) -> Self {
+        Self(address & ((1 << MASK_BITS) - 1))
+    }
+
+    /// The number.
+    #[inline(always)]
+    pub fn raw(self) -> u64 {
+        self.0
+    }
+}
 
 /// Readers and writers of words of one size. `None` and `false`: the word is not there, or may not be written.
 macro_rules! word {
@@ -9,7 +29,7 @@ macro_rules! word {
         $word:ty, $load:literal, $value:literal, $class:ident) => {
         /// Reads a word.
         #[inline(always)]
-        pub fn $read(masked: u64) -> Option<$word> {
+        pub fn $read(masked: MaskedAddr) -> Option<$word> {
             let mut has_faulted = 0;
             let value = $note(masked, &mut has_faulted);
             (has_faulted == 0).then_some(value)
@@ -17,14 +37,14 @@ macro_rules! word {
 
         /// Reads a word; if it faults, notes that, and what it returns says nothing.
         #[inline(always)]
-        pub fn $note(masked: u64, has_faulted: &mut u32) -> $word {
+        pub fn $note(masked: MaskedAddr, has_faulted: &mut u32) -> $word {
             let value: u64;
             // SAFETY: a masked address: in the window, or unmapped; a fault is caught.
             unsafe {
                 asm!(concat!("2: ", $load, "[{at}]"), "3:",
                     ".pushsection .text.twin_fixup, \"ax\"", "4: mov {faulted:e}, 1", "jmp 3b", ".popsection",
                     ".pushsection ex_table, \"a\"", ".quad 2b, 4b", ".popsection",
-                    at = in(reg) masked, value = lateout(reg) value, faulted = inout(reg) *has_faulted,
+                    at = in(reg) masked.0, value = lateout(reg) value, faulted = inout(reg) *has_faulted,
                     options(nostack, readonly, preserves_flags));
             }
             #[allow(clippy::cast_possible_truncation, reason = "the rest is zero")]
@@ -33,12 +53,12 @@ macro_rules! word {
 
         /// Writes a word.
         #[inline(always)]
-        pub fn $write(masked: u64, value: $word) -> bool {
+        pub fn $write(masked: MaskedAddr, value: $word) -> bool {
             // SAFETY: as above.
             unsafe {
                 asm!(concat!("2: mov [{at}], ", $value),
                     ".pushsection ex_table, \"a\"", ".quad 2b, {faulted}", ".popsection",
-                    at = in(reg) masked, value = in($class) value, faulted = label { return false },
+                    at = in(reg) masked.0, value = in($class) value, faulted = label { return false },
                     options(nostack, preserves_flags));
             }
             true
@@ -46,7 +66,7 @@ macro_rules! word {
 
         /// Reads a word that is `member` bytes behind a masked address.
         #[inline(always)]
-        pub fn $read_member(masked: u64, member: u32) -> Option<$word> {
+        pub fn $read_member(masked: MaskedAddr, member: u32) -> Option<$word> {
             let mut has_faulted = 0;
             let value = $note_member(masked, member, &mut has_faulted);
             (has_faulted == 0).then_some(value)
@@ -54,14 +74,14 @@ macro_rules! word {
 
         /// The same; if it faults, notes that, and what it returns says nothing.
         #[inline(always)]
-        pub fn $note_member(masked: u64, member: u32, has_faulted: &mut u32) -> $word {
+        pub fn $note_member(masked: MaskedAddr, member: u32, has_faulted: &mut u32) -> $word {
             let value: u64;
             // SAFETY: less than 4 GiB behind a masked address: in the window, or no address at all; a fault is caught.
             unsafe {
                 asm!(concat!("2: ", $load, "[{at} + {member}]"), "3:",
                     ".pushsection .text.twin_fixup, \"ax\"", "4: mov {faulted:e}, 1", "jmp 3b", ".popsection",
                     ".pushsection ex_table, \"a\"", ".quad 2b, 4b", ".popsection",
-                    at = in(reg) masked, member = in(reg) u64::from(member), value = lateout(reg) value,
+                    at = in(reg) masked.0, member = in(reg) u64::from(member), value = lateout(reg) value,
                     faulted = inout(reg) *has_faulted, options(nostack, readonly, preserves_flags));
             }
             #[allow(clippy::cast_possible_truncation, reason = "the rest is zero")]
@@ -70,12 +90,12 @@ macro_rules! word {
 
         /// Writes a word alike.
         #[inline(always)]
-        pub fn $write_member(masked: u64, member: u32, value: $word) -> bool {
+        pub fn $write_member(masked: MaskedAddr, member: u32, value: $word) -> bool {
             // SAFETY: as above.
             unsafe {
                 asm!(concat!("2: mov [{at} + {member}], ", $value),
                     ".pushsection ex_table, \"a\"", ".quad 2b, {faulted}", ".popsection",
-                    at = in(reg) masked, member = in(reg) u64::from(member), value = in($class) value,
+                    at = in(reg) masked.0, member = in(reg) u64::from(member), value = in($class) value,
                     faulted = label { return false }, options(nostack, preserves_flags));
             }
             true
@@ -112,7 +132,7 @@ word!(u64, note_u64, put_u64, member_u64, note_member_u64, put_member_u64, u64, 
 
 /// Writes `value` so often as eight bytes fit into `len`, upwards, and then to the bytes that are left.
 #[inline(always)]
-pub fn fill(masked: u64, value: u8, len: u64) -> bool {
+pub fn fill(masked: MaskedAddr, value: u8, len: u64) -> bool {
     let word = u64::from_ne_bytes([value; 8]);
     let left: u64;
     // SAFETY: as above. Nothing is mapped behind the window.
@@ -120,7 +140,7 @@ pub fn fill(masked: u64, value: u8, len: u64) -> bool {
         asm!("2: rep stosq", "mov ecx, {rest:e}", "3: rep stosb", "4:",
             ".pushsection .text.twin_fixup, \"ax\"", "5: mov ecx, 1", "jmp 4b", ".popsection",
             ".pushsection ex_table, \"a\"", ".quad 2b, 5b", ".quad 3b, 5b", ".popsection",
-            rest = in(reg) len & 7, inout("rdi") masked => _, inout("rcx") len / 8 => left, in("rax") word,
+            rest = in(reg) len & 7, inout("rdi") masked.0 => _, inout("rcx") len / 8 => left, in("rax") word,
             options(nostack, preserves_flags));
     }
     left == 0
