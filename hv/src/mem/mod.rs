@@ -103,10 +103,10 @@ pub fn init(usable: &Ranges, modules: impl Iterator<Item = (u64, u64)>, screen: 
         free.remove(start & !0xfff, (start + bytes).next_multiple_of(4096));
     }
 
-    let root = zeroed(take(&mut free, BOOT_MAPPED_END));
+    let root = take_zeroed(&mut free, BOOT_MAPPED_END);
     let has_1gib_pages = cpu::cpuid(0x8000_0001, 0).edx & CPUID_1GIB_PAGES != 0;
     let tables = TABLES.call_once(|| Tables::new(root, has_1gib_pages));
-    let mut low = || Some(zeroed(take(&mut free, BOOT_MAPPED_END)));
+    let mut low = || Some(take_zeroed(&mut free, BOOT_MAPPED_END));
     map_fixed(tables, usable, &mut low).expect("memory for page tables");
 
     if let Some((start, bytes)) = screen {
@@ -169,19 +169,22 @@ fn map_frame_tables(tables: &Tables, usable: &Ranges, free: &mut Ranges) {
     for (start, end) in chunked.iter() {
         let entry = size_of::<frames::Frame>() as u64;
         back(layout::FRAME_TABLE + start * entry, (end - start) * entry, free, |va, pa, bytes, free| {
-            let mut alloc = || Some(zeroed(take(free, u64::MAX)));
+            let mut alloc = || Some(take_zeroed(free, u64::MAX));
             tables.map(va, pa, bytes, paging::READ_WRITE, &mut alloc).expect("memory for the frame table");
-            fill(va, bytes, 0);
+            // SAFETY: it was mapped just now, for nothing else; whole pages.
+            unsafe { fill(va, bytes, 0) };
         });
     }
     map_m2p(tables, &chunked, free);
     map_holes(tables, &chunked, free);
     let words = frames::chunk_words(end);
-    let chunks = boot_slice::<u64>(free, words);
+    // SAFETY: (1) of an integer they are.
+    let chunks = unsafe { boot_slice::<u64>(free, words) };
     for (start, end) in chunked.iter() {
         frames::mark_chunks(chunks, start, end);
     }
-    let tags = boot_slice::<u8>(free, Mfn::new(end).index());
+    // SAFETY: as above.
+    let tags = unsafe { boot_slice::<u8>(free, Mfn::new(end).index()) };
     frames::init(end, usable.bytes() >> 12, chunks, tags);
 }
 
@@ -195,13 +198,14 @@ fn map_m2p(tables: &Tables, chunked: &Ranges, free: &mut Ranges) {
         for offset in (start..end).step_by(SIZE_2M as usize) {
             let pa = free.take(SIZE_2M, SIZE_2M, u64::MAX).expect("memory for the M2P");
             let va = layout::M2P + offset;
-            let mut alloc = || Some(zeroed(take(free, u64::MAX)));
+            let mut alloc = || Some(take_zeroed(free, u64::MAX));
             tables.map(va, pa, SIZE_2M, paging::READ_WRITE, &mut alloc).expect("memory for the M2P");
             let guest_va = va - layout::M2P + layout::M2P_READ_ONLY;
             tables
                 .map(guest_va, pa, SIZE_2M, paging::READ_ONLY | PteFlags::US, &mut alloc)
                 .expect("memory for the M2P");
-            fill(va, SIZE_2M, xen_abi::layout::INVALID_M2P_ENTRY);
+            // SAFETY: as above.
+            unsafe { fill(va, SIZE_2M, xen_abi::layout::INVALID_M2P_ENTRY) };
         }
     }
 }
@@ -253,7 +257,7 @@ fn map_holes(tables: &Tables, chunked: &Ranges, free: &mut Ranges) {
     for (start, end) in chunked.iter() {
         holes.remove(start, end);
     }
-    let shared = zeroed(take(free, u64::MAX));
+    let shared = take_zeroed(free, u64::MAX);
     let entries = phys_to_virt(shared.addr()).cast::<frames::Frame>();
     for n in 0..PAGE_SIZE / size_of::<frames::Frame>() {
         // SAFETY: inside the page just taken; entries are 16 bytes, so aligned.
@@ -264,7 +268,7 @@ fn map_holes(tables: &Tables, chunked: &Ranges, free: &mut Ranges) {
         let entry = size_of::<frames::Frame>() as u64;
         let mut va = layout::FRAME_TABLE + start * entry;
         while va < layout::FRAME_TABLE + end * entry {
-            let mut alloc = || Some(zeroed(take(free, u64::MAX)));
+            let mut alloc = || Some(take_zeroed(free, u64::MAX));
             tables
                 .map(va, shared.addr().raw(), page, paging::READ_ONLY, &mut alloc)
                 .expect("memory for the frame table");
@@ -290,31 +294,36 @@ fn back(mut va: u64, bytes: u64, free: &mut Ranges, mut map: impl FnMut(u64, u64
     }
 }
 
-/// One page for the hypervisor's own use, below `limit`.
-fn take(free: &mut Ranges, limit: u64) -> Mfn {
+/// One page of zeroes for the hypervisor's own use, below `limit`.
+fn take_zeroed(free: &mut Ranges, limit: u64) -> Mfn {
     let at = free.take(PAGE_SIZE as u64, PAGE_SIZE as u64, limit).expect("memory for page tables");
-    Mfn::containing(MachAddr::new(at))
-}
-
-fn zeroed(mfn: Mfn) -> Mfn {
-    fill(phys_to_virt(mfn.addr()) as u64, PAGE_SIZE as u64, 0);
+    let mfn = Mfn::containing(MachAddr::new(at));
+    // SAFETY: it was just taken out of free memory, and is mapped there.
+    unsafe { fill(phys_to_virt(mfn.addr()) as u64, PAGE_SIZE as u64, 0) };
     mfn
 }
 
 /// A zeroed array that lives for ever.
-fn boot_slice<T>(free: &mut Ranges, count: usize) -> &'static mut [T] {
+///
+/// # Safety
+/// 1. All bits zero are a value of a `T`.
+unsafe fn boot_slice<T>(free: &mut Ranges, count: usize) -> &'static mut [T] {
     let bytes = (count * size_of::<T>()).next_multiple_of(PAGE_SIZE) as u64;
     let at = free.take(bytes, PAGE_SIZE as u64, u64::MAX).expect("memory for the frame allocator");
     let start = phys_to_virt(MachAddr::new(at));
-    fill(start as u64, bytes, 0);
-    // SAFETY: the range was just taken out of free memory, is mapped and zeroed, and zero is a value of the integers this
-    // is used with.
-    unsafe { core::slice::from_raw_parts_mut(start.cast(), count) }
+    // SAFETY: the range was just taken out of free memory, is mapped, as long as `count` items and aligned to a page; (1).
+    unsafe {
+        fill(start as u64, bytes, 0);
+        core::slice::from_raw_parts_mut(start.cast(), count)
+    }
 }
 
-/// Sets `bytes` (whole words) at `va`, mapped memory of ours that nothing refers to yet, to copies of `word`.
-fn fill(va: u64, bytes: u64, word: u64) {
-    // SAFETY: the callers just mapped or took this memory. One instruction a word is what counts here.
+/// Sets `bytes` (whole words) at `va` to copies of `word`.
+///
+/// # Safety
+/// 1. They are mapped memory of ours that nothing refers to yet.
+unsafe fn fill(va: u64, bytes: u64, word: u64) {
+    // SAFETY: (1). One instruction a word is what counts here.
     unsafe {
         core::arch::asm!("rep stosq", inout("rdi") va => _, inout("rcx") bytes / 8 => _, in("rax") word,
             options(nostack, preserves_flags));
