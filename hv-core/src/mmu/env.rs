@@ -118,9 +118,9 @@ pub trait MmuEnv: PtMem {
     fn dma_release(&self, dom: DomId, mfn: Mfn);
     /// Returns when no device reaches a frame that was [`MmuEnv::dma_release`]d before.
     fn dma_flush(&self);
-    /// Fills a page with zeroes.
+    /// Fills a page, to which the caller holds a reference as a writable one, with zeroes.
     fn clear_page(&self, mfn: Mfn);
-    /// Copies a page.
+    /// Copies a page. The caller holds references to both, to `to` as a writable one.
     fn copy_page(&self, to: Mfn, from: Mfn);
     /// Copies bytes out of a page, from `offset` on. All of them are in it.
     fn read_bytes(&self, page: Mfn, offset: usize, to: &mut [u8]);

@@ -120,7 +120,8 @@ pub fn alloc(order: u32, address_bits: u32) -> Option<Mfn> {
 /// Takes one frame and zeroes it.
 pub fn alloc_zeroed() -> Option<Mfn> {
     let mfn = alloc(0, ANYWHERE)?;
-    scrub(mfn);
+    // SAFETY: it was just taken, and nobody knows it.
+    unsafe { scrub(mfn) };
     Some(mfn)
 }
 
@@ -187,7 +188,8 @@ pub fn alloc_table() -> Option<Mfn> {
 /// As [`alloc_table`], for what is made as often, or as large, as a domain likes: leaves the reserve alone.
 pub fn alloc_table_for_domain() -> Option<Mfn> {
     let mfn = alloc_for_domain(0, ANYWHERE)?;
-    scrub(mfn);
+    // SAFETY: it was just taken, and nobody knows it.
+    unsafe { scrub(mfn) };
     TABLES.fetch_add(1, Ordering::Relaxed);
     Some(mfn)
 }
@@ -203,10 +205,14 @@ pub fn table_count() -> u64 {
     TABLES.load(Ordering::Relaxed)
 }
 
-/// Zeroes a frame that the caller owns.
+/// Zeroes a frame.
+///
+/// # Safety
+/// 1. It is RAM in the direct map, and no object of the hypervisor's is in it: the caller took it from the allocator, or holds a
+///    reference to it as a guest's writable page.
 #[inline]
-pub fn scrub(mfn: Mfn) {
-    // SAFETY: the caller owns the frame, which is RAM in the direct map.
+pub unsafe fn scrub(mfn: Mfn) {
+    // SAFETY: (1).
     unsafe { phys_to_virt(mfn.addr()).write_bytes(0, PAGE_SIZE) }
 }
 

@@ -49,9 +49,13 @@ impl Source<'_> {
 }
 
 /// The extent without what was in it.
-fn wiped(first: Mfn, order: u32) -> Mfn {
+///
+/// # Safety
+/// 1. The caller took it from the allocator and has shown it to nobody.
+unsafe fn wiped(first: Mfn, order: u32) -> Mfn {
     for n in 0..1 << order {
-        frames::scrub(first.add(n));
+        // SAFETY: (1).
+        unsafe { frames::scrub(first.add(n)) };
     }
     this_cpu().allowance.spend_each(1 << order, PAGE);
     first
@@ -61,11 +65,13 @@ impl hv_core::memory::FrameSource for Source<'_> {
     fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn> {
         // All else that the domain holds goes only afterwards, and may be away then.
         let first = claims::take(&Claim::none(), 1 << order, || self.take(order, address_bits))?;
-        Some(wiped(first, order))
+        // SAFETY: `take` took it just now.
+        Some(unsafe { wiped(first, order) })
     }
     fn alloc_more(&self, order: u32, address_bits: u32) -> Option<Mfn> {
         let first = claims::take(self.0.claim(), 1 << order, || self.take(order, address_bits))?;
-        Some(wiped(first, order))
+        // SAFETY: `take` took it just now.
+        Some(unsafe { wiped(first, order) })
     }
     fn free(&self, mfn: Mfn, order: u32) {
         frames::free(mfn, order);
@@ -185,7 +191,8 @@ impl MmuEnv for Env {
         iommu::flush_released();
     }
     fn clear_page(&self, mfn: Mfn) {
-        frames::scrub(mfn);
+        // SAFETY: RAM in the direct map, to which the caller holds a reference as a writable page.
+        unsafe { frames::scrub(mfn) };
         if log_dirty::any() {
             log_dirty::mark(mfn);
         }

@@ -88,7 +88,8 @@ impl Unit {
             interrupts: Mutex::new(BTreeMap::new()),
         };
         for n in 0..1 << order {
-            frames::scrub(unit.devices.add(n));
+            // SAFETY: one of the 2^`order` frames that were taken for it, which the unit does not know yet.
+            unsafe { frames::scrub(unit.devices.add(n)) };
         }
         for id in 0..unit.nr_devices() {
             unit.device(id, device::TRANSLATION).store(device::BLOCKED, Ordering::Relaxed);

@@ -28,7 +28,8 @@ impl Table {
     pub fn new(mode: remapping::Mode) -> Option<Self> {
         let first = frames::alloc(ORDER, frames::ANYWHERE)?;
         for n in 0..1 << ORDER {
-            frames::scrub(first.add(n));
+            // SAFETY: one of the frames that were just taken, which no unit knows yet.
+            unsafe { frames::scrub(first.add(n)) };
             memory::write_back(phys_to_virt(first.add(n).addr()), x86::PAGE_SIZE);
         }
         Some(Self { first, mode, lock: Mutex::new(()) })
