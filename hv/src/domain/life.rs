@@ -76,7 +76,9 @@ pub fn add_vcpu(d: &Domain, id: u32) -> Option<&Vcpu> {
     let sched_id = sched::allocate_slot()?;
     let info = (id < XEN_LEGACY_MAX_VCPUS as u32)
         .then(|| d.shared_info_ptr().wrapping_add(shared_info::VCPU_INFO + id as usize * vcpu_info::SIZE));
-    let v = slot.call_once(|| Box::new(Vcpu::new(d, id, sched_id, info)));
+    // SAFETY: (1) the slot is the domain's, which is never moved and drops its vCPUs. (2) the id is below the number of places in
+    // the shared page, which stays the domain's as long.
+    let v = slot.call_once(|| Box::new(unsafe { Vcpu::new(d, id, sched_id, info) }));
     sched::register(v);
     if *pauses != 0 {
         sched::halt(v, stop::PAUSED);

@@ -276,13 +276,13 @@ impl Deref for OwnedVcpu {
 /// The vCPU that runs on `cpu`, which is the running CPU, if any. This CPU owns its state until it switches to another.
 #[inline(always)]
 pub fn current(cpu: &CpuInfo) -> Option<&'static OwnedVcpu> {
-    // SAFETY: the pointer is null or was set by `set_current` to a vCPU that the scheduler gave to this CPU. It stays alive while
-    // it is current: its domain is torn down only after all its vCPUs were descheduled.
+    // SAFETY: the pointer is null or was set by `set_current`, which was given a reference that counts as long as this CPU owns
+    // the vCPU (`sched::chosen`) and is asked for another before it lets go.
     unsafe { cpu.current.get().cast::<OwnedVcpu>().as_ref() }
 }
 
 /// Notes which vCPU runs on `cpu`, which is the running CPU.
-pub fn set_current(cpu: &CpuInfo, vcpu: Option<&OwnedVcpu>) {
+pub fn set_current(cpu: &CpuInfo, vcpu: Option<&'static OwnedVcpu>) {
     cpu.current.set(vcpu.map_or(core::ptr::null(), |v| core::ptr::from_ref(v).cast()));
 }
 
@@ -313,7 +313,11 @@ impl DummyInfo {
 
 impl Vcpu {
     /// A vCPU that is down, of `domain`, whose `vcpu_info` is at `info`, or a dummy if `None`.
-    pub fn new(domain: *const Domain, id: u32, sched_id: VcpuId, info: Option<*mut u8>) -> Self {
+    ///
+    /// # Safety
+    /// 1. `domain` will own the vCPU: it lives, at this address, until the vCPU is gone.
+    /// 2. `info` is as for [`Vcpu::set_info`].
+    pub unsafe fn new(domain: *const Domain, id: u32, sched_id: VcpuId, info: Option<*mut u8>) -> Self {
         let dummy = Box::new(DummyInfo::new());
         let shared = Shared {
             id,
@@ -404,7 +408,7 @@ impl Vcpu {
     /// The domain that it belongs to.
     #[inline(always)]
     pub fn domain(&self) -> &Domain {
-        // SAFETY: a domain owns its vCPUs and outlives them.
+        // SAFETY: as `new` was promised (1).
         unsafe { &*self.domain }
     }
 
@@ -452,7 +456,7 @@ impl Vcpu {
     #[inline(always)]
     pub fn info_byte(&self, offset: usize) -> &AtomicU8 {
         debug_assert!(offset < vcpu_info::SIZE);
-        // SAFETY: `info` is valid for 64 bytes (`set_info`); atomics tolerate concurrent writes by the guest.
+        // SAFETY: `info` is valid for 64 bytes (`new`, `set_info`); atomics tolerate concurrent writes by the guest.
         unsafe { AtomicU8::from_ptr(self.info().add(offset)) }
     }
 
