@@ -106,11 +106,14 @@ impl FpuArea {
         self.accumulated.get()
     }
 
-    /// XSETBV of the running vCPU, of whose policy, and so of whose processor, `value` is a valid combination.
-    pub fn write_xcr0(&self, value: u64) {
+    /// XSETBV of the running vCPU.
+    ///
+    /// # Safety
+    /// 1. The machine has XSAVE, and `value` is a valid combination of components of [`xcr0_mask`].
+    pub unsafe fn write_xcr0(&self, value: u64) {
         self.xcr0.set(value);
         self.accumulated.set(self.accumulated.get() | value);
-        // SAFETY: the caller has checked the combination; the policy offers XSAVE only where it is enabled.
+        // SAFETY: (1); `init_cpu` sets CR4.OSXSAVE wherever there is XSAVE.
         unsafe { cpu::xsetbv0(value) };
     }
 
@@ -129,8 +132,11 @@ impl FpuArea {
         self.area().copy(self.accumulated.get(), to);
     }
 
-    /// Takes XCR0, all that it has ever had, and an XSAVE image, as [`Area::set`] does; both are fit for this machine.
-    pub fn set_xsave(&self, xcr0: u64, accumulated: u64, image: &[u8]) -> Result<(), Errno> {
+    /// Takes XCR0, all that it has ever had, and an XSAVE image, as [`Area::set`] does.
+    ///
+    /// # Safety
+    /// 1. `xcr0` and `accumulated` are valid combinations of components of [`xcr0_mask`].
+    pub unsafe fn set_xsave(&self, xcr0: u64, accumulated: u64, image: &[u8]) -> Result<(), Errno> {
         self.area().set(accumulated, image)?;
         self.xcr0.set(xcr0);
         self.accumulated.set(accumulated);
@@ -187,7 +193,7 @@ impl FpuArea {
     /// Loads XCR0 only: the registers are still those that were saved here.
     pub fn load_xcr0(&self) {
         if xcr0_mask() != 0 && self.has_less() {
-            // SAFETY: a valid combination that this processor has.
+            // SAFETY: a valid combination that this processor has: x87 and SSE, or as `write_xcr0` and `set_xsave` were promised.
             unsafe { cpu::xsetbv0(self.xcr0.get()) };
         }
     }

@@ -1,6 +1,6 @@
 //! Privileged instructions of a guest: #GP, and #UD behind the forced-emulation prefix.
 
-use crate::arch::{pci, tsc};
+use crate::arch::{fpu, pci, tsc};
 use crate::cpu::{self, msr as live, port};
 use crate::domain::iospace::IoSpace;
 use crate::domain::vcpu::OwnedVcpu;
@@ -271,8 +271,10 @@ impl Machine for Guest<'_> {
             return Err(Exception::UD);
         }
         let policy = v.domain().cpu_policy.read();
-        let value = control::write_xcr0(&policy, value).filter(|_| index == 0).ok_or(Exception::GP)?;
-        v.fpu.write_xcr0(value);
+        let is_ours = |value: &u64| index == 0 && value & !fpu::xcr0_mask() == 0;
+        let value = control::write_xcr0(&policy, value).filter(is_ours).ok_or(Exception::GP)?;
+        // SAFETY: `control` allows the combination, and the machine has its components: so it has XSAVE, as there is one at least.
+        unsafe { v.fpu.write_xcr0(value) };
         Ok(())
     }
 

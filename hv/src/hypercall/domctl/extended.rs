@@ -112,7 +112,8 @@ pub(super) fn set_state(r: &Request) -> Outcome {
         return Err(Errno::EINVAL);
     }
     let v = hold_to_change(&d, request.vcpu)?;
-    v.fpu.set_xsave(xcr0, accumulated, &image[EXTSTATE_HEADER..])?;
+    // SAFETY: both are `valid`: combinations that `control` allows, of components that this machine has.
+    unsafe { v.fpu.set_xsave(xcr0, accumulated, &image[EXTSTATE_HEADER..]) }?;
     v.state_changed.store(true, Ordering::Release);
     OK
 }
