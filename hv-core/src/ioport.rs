@@ -16,11 +16,11 @@ pub trait Ports {
     fn owns(&self, port: u16, width: u8) -> bool;
     /// IN of `width` bytes.
     fn read(&mut self, port: u16, width: u8) -> u32;
-    /// OUT of `width` bytes.
+    /// OUT of `width` bytes: to ports that the domain owns, or to the RTC's.
     fn write(&mut self, port: u16, width: u8, value: u32);
     /// INS: fills `data`, `width` bytes a time.
     fn read_string(&mut self, port: u16, width: u8, data: &mut [u8]);
-    /// OUTS: writes all of `data`, `width` bytes a time.
+    /// OUTS, to ports that the domain owns: writes all of `data`, `width` bytes a time.
     fn write_string(&mut self, port: u16, width: u8, data: &[u8]);
 }
 

@@ -230,11 +230,14 @@ const PIC_SLAVE: u16 = 0xa0;
 /// Moves the 8259s' vectors out of the exceptions and masks all their inputs.
 fn disable_pics() {
     for (port, base, wiring) in [(PIC_MASTER, vectors::PIC_BASE, 4), (PIC_SLAVE, vectors::PIC_BASE + 8, 2)] {
-        outb(port, 0x11); // initialise, with a fourth word
-        outb(port + 1, base);
-        outb(port + 1, wiring);
-        outb(port + 1, 1); // 8086 mode
-        outb(port + 1, 0xff);
+        // SAFETY: an 8259 raises interrupts and nothing else; from here on none.
+        unsafe {
+            outb(port, 0x11); // initialise, with a fourth word
+            outb(port + 1, base);
+            outb(port + 1, wiring);
+            outb(port + 1, 1); // 8086 mode
+            outb(port + 1, 0xff);
+        }
         // Reading back gives slow chips their time.
         let _ = inb(port + 1);
     }

@@ -91,7 +91,8 @@ fn select(at: Sbdf, offset: u16) -> Option<u16> {
     if at.segment != 0 || offset >= 256 {
         return None;
     }
-    outl(ADDRESS_PORT, ENABLE | u32::from(at.source_id()) << 8 | u32::from(offset & !3));
+    // SAFETY: only selects.
+    unsafe { outl(ADDRESS_PORT, ENABLE | u32::from(at.source_id()) << 8 | u32::from(offset & !3)) };
     Some(DATA_PORT + (offset & 3))
 }
 
@@ -137,11 +138,14 @@ pub fn write(at: Sbdf, offset: u16, width: Width, value: u32) {
     }
     if at.segment == 0 && offset < 256 {
         let _pair = PORTS.lock();
-        match (select(at, offset), width) {
-            (Some(port), Width::W8) => outb(port, value as u8),
-            (Some(port), Width::W16) => outw(port, value as u16),
-            (Some(port), Width::W32) => outl(port, value),
-            (None, _) => {}
+        // SAFETY: who may write which register is decided by the callers.
+        unsafe {
+            match (select(at, offset), width) {
+                (Some(port), Width::W8) => outb(port, value as u8),
+                (Some(port), Width::W16) => outw(port, value as u16),
+                (Some(port), Width::W32) => outl(port, value),
+                (None, _) => {}
+            }
         }
         return;
     }

@@ -23,7 +23,8 @@ const PM1_SLEEP_ENABLE: u16 = 1 << 13;
 pub fn reboot() -> ! {
     if let Some(reset) = acpi::tables().fadt.and_then(|fadt| fadt.reset) {
         match (reset.space, u16::try_from(reset.addr)) {
-            (SPACE_PORT, Ok(port)) => outb(port, reset.value),
+            // SAFETY: a port of the chipset whose only effect is the reset.
+            (SPACE_PORT, Ok(port)) => unsafe { outb(port, reset.value) },
             (SPACE_MEMORY, _) => {
                 if let Some(register) = vmap::map_device(MachAddr::new(reset.addr), 1) {
                     // SAFETY: a mapped register of the chipset whose only effect is the reset.
@@ -39,7 +40,8 @@ pub fn reboot() -> ! {
             break;
         }
     }
-    outb(KEYBOARD_STATUS, KEYBOARD_PULSE_RESET);
+    // SAFETY: the keyboard controller's only answer is the reset.
+    unsafe { outb(KEYBOARD_STATUS, KEYBOARD_PULSE_RESET) };
     wait_a_moment();
     triple_fault()
 }
@@ -61,8 +63,11 @@ pub fn sleep(pm1a: u16, pm1b: u16) {
     for (port, value) in [(fadt.pm1a_control, pm1a), (fadt.pm1b_control, pm1b)] {
         if port != 0 {
             let kept = inw(port) & !(PM1_SLEEP_TYPE | PM1_SLEEP_ENABLE);
-            outw(port, kept | value & PM1_SLEEP_TYPE);
-            outw(port, kept | value & PM1_SLEEP_TYPE | PM1_SLEEP_ENABLE);
+            // SAFETY: a power management register by what ACPI says: the machine goes on, or it turns off.
+            unsafe {
+                outw(port, kept | value & PM1_SLEEP_TYPE);
+                outw(port, kept | value & PM1_SLEEP_TYPE | PM1_SLEEP_ENABLE);
+            }
         }
     }
     wait_a_moment();

@@ -14,7 +14,8 @@ const PM: u8 = 1 << 7;
 const MAX_READS: usize = 8;
 
 fn register(index: u8) -> u8 {
-    outb(INDEX, index);
+    // SAFETY: selects a register of the clock.
+    unsafe { outb(INDEX, index) };
     inb(DATA)
 }
 

@@ -110,7 +110,8 @@ impl Reference {
             },
             Self::PmTimer { port } => inl(port).into(),
             Self::Pit => {
-                outb(0x43, 0x80); // latch channel 2
+                // SAFETY: the PIT only counts.
+                unsafe { outb(0x43, 0x80) }; // latch channel 2
                 let low = inb(0x42);
                 0xffff - u64::from(u16::from_le_bytes([low, inb(0x42)]))
             }
@@ -293,9 +294,12 @@ fn find_pm_timer() -> Option<Reference> {
 
 /// Lets channel 2 count down from 65535 with the speaker off: 54 ms.
 fn start_pit() -> Reference {
-    outb(0x61, inb(0x61) & !2 | 1);
-    outb(0x43, 0xb0); // channel 2, both bytes, one-shot
-    outb(0x42, 0xff);
-    outb(0x42, 0xff);
+    // SAFETY: the PIT only counts; bits 0 and 1 of port 0x61 are its gate and the speaker.
+    unsafe {
+        outb(0x61, inb(0x61) & !2 | 1);
+        outb(0x43, 0xb0); // channel 2, both bytes, one-shot
+        outb(0x42, 0xff);
+        outb(0x42, 0xff);
+    }
     Reference::Pit
 }

@@ -1,4 +1,5 @@
-//! Accesses to I/O ports.
+//! Accesses to I/O ports. To read one is safe: it touches no memory of ours, and no device answers with more. What is written may
+//! make a device write to any memory, or stop the machine.
 
 use core::arch::asm;
 
@@ -6,7 +7,7 @@ use core::arch::asm;
 #[inline]
 pub fn inb(port: u16) -> u8 {
     let value;
-    // SAFETY: a port access touches no memory of ours; what a device then does is the caller's business.
+    // SAFETY: see the module.
     unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) };
     value
 }
@@ -30,23 +31,32 @@ pub fn inl(port: u16) -> u32 {
 }
 
 /// Writes a byte to I/O port `port`.
+///
+/// # Safety
+/// 1. What the device does then touches no memory of ours that Rust code counts on.
 #[inline]
-pub fn outb(port: u16, value: u8) {
-    // SAFETY: as in `inb`.
+pub unsafe fn outb(port: u16, value: u8) {
+    // SAFETY: the access itself touches no memory; (1).
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) };
 }
 
 /// Writes a 16-bit word to I/O port `port`.
+///
+/// # Safety
+/// 1. What the device does then touches no memory of ours that Rust code counts on.
 #[inline]
-pub fn outw(port: u16, value: u16) {
-    // SAFETY: as in `inb`.
+pub unsafe fn outw(port: u16, value: u16) {
+    // SAFETY: the access itself touches no memory; (1).
     unsafe { asm!("out dx, ax", in("dx") port, in("ax") value, options(nomem, nostack, preserves_flags)) };
 }
 
 /// Writes a 32-bit word to I/O port `port`.
+///
+/// # Safety
+/// 1. What the device does then touches no memory of ours that Rust code counts on.
 #[inline]
-pub fn outl(port: u16, value: u32) {
-    // SAFETY: as in `inb`.
+pub unsafe fn outl(port: u16, value: u32) {
+    // SAFETY: the access itself touches no memory; (1).
     unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags)) };
 }
 
@@ -72,10 +82,13 @@ pub fn ins(port: u16, width: u8, data: &mut [u8]) {
 }
 
 /// Writes all of `data` to I/O port `port`, `width` (1, 2 or 4) bytes a time.
-pub fn outs(port: u16, width: u8, data: &[u8]) {
+///
+/// # Safety
+/// 1. As for [`outb`].
+pub unsafe fn outs(port: u16, width: u8, data: &[u8]) {
     let count = data.len() / usize::from(width);
     let from = data.as_ptr();
-    // SAFETY: `data` is valid for reads of `count` items of `width` bytes; Rust code runs with DF clear. Else as `inb`.
+    // SAFETY: `data` is valid for reads of `count` items of `width` bytes; Rust code runs with DF clear; (1).
     unsafe {
         match width {
             1 => {

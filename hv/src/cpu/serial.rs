@@ -78,7 +78,8 @@ impl uart::Registers for At {
     }
 
     fn write(&mut self, offset: u16, value: u8) {
-        outb(self.0 + offset, value);
+        // SAFETY: what `uart` writes turns interrupts off and looks whether a scratch register keeps a value.
+        unsafe { outb(self.0 + offset, value) };
     }
 }
 
@@ -90,13 +91,19 @@ pub fn init(config: Config) -> bool {
     }
     if let Some(baud) = config.baud {
         let [low, high, ..] = (BASE_BAUD / baud).to_le_bytes();
-        outb(port + LINE_CONTROL, LINE_DIVISOR_LATCH | LINE_8N1);
-        outb(port + DATA, low);
-        outb(port + INTERRUPT_ENABLE, high);
-        outb(port + LINE_CONTROL, LINE_8N1);
+        // SAFETY: a UART only sends and receives.
+        unsafe {
+            outb(port + LINE_CONTROL, LINE_DIVISOR_LATCH | LINE_8N1);
+            outb(port + DATA, low);
+            outb(port + INTERRUPT_ENABLE, high);
+            outb(port + LINE_CONTROL, LINE_8N1);
+        }
     }
-    outb(port + FIFO_CONTROL, 0x07); // on, both cleared
-    outb(port + MODEM_CONTROL, 0x0b); // DTR, RTS, OUT2
+    // SAFETY: as above.
+    unsafe {
+        outb(port + FIFO_CONTROL, 0x07); // on, both cleared
+        outb(port + MODEM_CONTROL, 0x0b); // DTR, RTS, OUT2
+    }
     PORT.store(port, Ordering::Relaxed);
     true
 }
@@ -131,7 +138,8 @@ fn transmit(port: u16, text: &[u8]) {
             room = if wait_for_room(port) { FIFO_BYTES } else { return };
         }
         room -= 1;
-        outb(port + DATA, byte);
+        // SAFETY: a UART sends it.
+        unsafe { outb(port + DATA, byte) };
     };
     for &byte in text {
         if byte == b'\n' {
@@ -158,7 +166,8 @@ fn wait_for_room(port: u16) -> bool {
 /// Raises an interrupt when a byte arrives; the line falls when all were read.
 pub fn enable_receive_interrupt() {
     if let Some(port) = port() {
-        outb(port + INTERRUPT_ENABLE, 1);
+        // SAFETY: a UART's interrupt, which has a handler.
+        unsafe { outb(port + INTERRUPT_ENABLE, 1) };
     }
 }
 

@@ -380,10 +380,14 @@ impl Ports for DomainPorts<'_> {
 
     #[inline]
     fn write(&mut self, port: u16, width: u8, value: u32) {
-        match width {
-            1 => port::outb(port, value as u8),
-            2 => port::outw(port, value as u16),
-            _ => port::outl(port, value),
+        // SAFETY: as `Ports::write` says, the clock's port or one that the domain `owns`: a device of its own, which reaches what the
+        // IOMMU lets it reach; where there is none, whoever gave the domain the port trusts it with the machine.
+        unsafe {
+            match width {
+                1 => port::outb(port, value as u8),
+                2 => port::outw(port, value as u16),
+                _ => port::outl(port, value),
+            }
         }
     }
 
@@ -392,7 +396,8 @@ impl Ports for DomainPorts<'_> {
     }
 
     fn write_string(&mut self, port: u16, width: u8, data: &[u8]) {
-        port::outs(port, width, data);
+        // SAFETY: as for `write`.
+        unsafe { port::outs(port, width, data) };
     }
 }
 
