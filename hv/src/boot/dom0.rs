@@ -190,7 +190,7 @@ fn pin_root(domain: &Domain, root: Mfn) -> Result<(), Failure> {
 /// Makes all vCPUs; the first gets the state of public/xen.h's start of day.
 fn start_vcpus(domain: &Domain, start: &Start, nr_vcpus: u32) -> Result<(), Failure> {
     for id in 0..nr_vcpus {
-        life::add_vcpu(&domain, id).ok_or(Failure::OutOfMemory("a vCPU"))?;
+        life::add_vcpu(domain, id).ok_or(Failure::OutOfMemory("a vCPU"))?;
     }
     let vcpu = domain.vcpu(0).ok_or(Failure::OutOfMemory("the first vCPU"))?;
     let vcpu = sched::hold(vcpu).map_err(Failure::Context)?;

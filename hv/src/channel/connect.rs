@@ -392,7 +392,7 @@ fn unplug(config: &mut Config, handle: Handle) {
     let request = plugged.request;
     config.publish_loss(request.switch);
     if plugged.is_uplink() {
-        unlink(&config, &plugged);
+        unlink(config, &plugged);
     }
     let guest = domain::find(request.guest);
     for queue in plugged.queues() {

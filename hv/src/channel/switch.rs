@@ -103,7 +103,7 @@ impl Switches {
         let place = (switch & PLACE) as usize;
         let way = way.ok_or(Errno::ENODEV)?;
         let drain = Drain { way, until: tsc::now_ns().saturating_add(longest) };
-        Ok(core::mem::replace(&mut self.drains[place], Some(drain)))
+        Ok(self.drains[place].replace(drain))
     }
 
     /// That could not be published.

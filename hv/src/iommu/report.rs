@@ -51,7 +51,7 @@ pub fn has_news() -> bool {
 }
 
 fn judge(ask: impl FnOnce(&mut Brake, u64) -> Judgement) -> Option<Judgement> {
-    let judgement = ask(&mut *BRAKE.get()?.lock(), tsc::now_ns());
+    let judgement = ask(&mut BRAKE.get()?.lock(), tsc::now_ns());
     if judgement.unsaid != 0 {
         warn!("IOMMU: {} more accesses were stopped", judgement.unsaid);
     }

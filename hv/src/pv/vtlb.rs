@@ -22,7 +22,7 @@ use xen_abi::errno::Errno;
 const POOL: usize = 256;
 
 fn give_back(frames: impl IntoIterator<Item = Mfn>) {
-    frames.into_iter().for_each(|mfn| frames::free_table(mfn));
+    frames.into_iter().for_each(frames::free_table);
 }
 
 /// Makes a cache for `v`, unless it has one. Errors: ENOMEM; ERESTART: to be called again.

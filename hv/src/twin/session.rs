@@ -157,7 +157,7 @@ impl<'a> Session<'a> {
 /// What waits in instance number `instance`, whose slot the caller has, does not go on: the domain gets back what that has taken.
 pub fn end_waiting(loaded: &Loaded, instance: usize, slot: &mut Slot) {
     loaded.instances[instance].set_waiting(slot, None);
-    drop(slot.twin.resume());
+    let _ = slot.twin.resume();
     if let Some(mut session) = Session::enter(loaded, instance, None) {
         session.domain.give_back();
     }

@@ -23,7 +23,7 @@ use crate::sched::{self, AllHeld};
 use crate::sync::Mutex;
 use crate::{info, irq, warn};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::vec::Vec;
 use back::{Then, Way};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -79,6 +79,7 @@ impl Keep for Env {
 
 /// What a domain is besides its memory. All of it is noted at one moment.
 struct Rest {
+    #[allow(clippy::vec_box, reason = "a block for each: that of all would be some hundred KiB in one piece")]
     vcpus: Vec<Box<SavedVcpu>>,
     events: evtchn::Saved,
     grants: grant::Saved,
@@ -173,7 +174,7 @@ fn let_run(d: &Domain) {
 pub fn take(d: &Domain, form: Form, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
     let mut snapshots = SNAPSHOTS.lock();
     let Snapshots { all, copies } = &mut *snapshots;
-    if !all.contains_key(&d.id) {
+    if let Entry::Vacant(place) = all.entry(d.id) {
         check_paused(d)?;
         if d.has_stopped() {
             return Err(Errno::EINVAL);
@@ -182,7 +183,7 @@ pub fn take(d: &Domain, form: Form, has_twin: bool, told: &mut Told) -> Result<(
             return Err(Errno::ENOMEM);
         }
         let new = Snapshot { memory: Memory::new(form), rest: None, stage: Stage::Taking, rolled_back: 0 };
-        all.insert(d.id, Box::new(new));
+        place.insert(Box::new(new));
     }
     let snapshot = all.get_mut(&d.id).ok_or(Errno::ENOMEM)?;
     if matches!(snapshot.stage, Stage::Taking) {

@@ -56,7 +56,7 @@ pub(super) fn iomem(r: &Request) -> Outcome {
     let d = r.target()?;
     registers(r.cx.domain(), &d, frames, request.allow_access != 0)?;
     // In this order: one that does not run gets no twin.
-    if d.io.withdrawn.is_due() && !(withdrawal::can_wait(&d) && !twin::has_any(&d)) {
+    if d.io.withdrawn.is_due() && (!withdrawal::can_wait(&d) || twin::has_any(&d)) {
         withdrawal::finish(&d)?;
     }
     Ok(Done::Return(0))

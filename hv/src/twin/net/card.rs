@@ -92,6 +92,7 @@ pub fn attach(d: &Domain, request: &TwinAttach) -> Result<(), Errno> {
 static MAKING_LANES: Mutex<()> = Mutex::new(());
 
 /// What the lanes of a card in `place` need. It is not of the reserve, which is for what cannot be refused: many lanes take as much as that has.
+#[allow(clippy::vec_box, reason = "lanes keep them as they are, each in its box")]
 fn make_lanes(place: &Place, attached: &Arc<Attached>) -> Result<Vec<Box<Drive>>, Errno> {
     let _turn = MAKING_LANES.lock();
     let nr_lanes = attached.lanes.count();

@@ -254,7 +254,7 @@ fn turn(
         progress.ears = None;
     }
     let has_work = instance.is_some() || lines | progress.polls != 0 || reclaim_at_ns <= now;
-    if !has_work && !(progress.may_send && progress.send_at_ns <= now) {
+    if !(has_work || progress.may_send && progress.send_at_ns <= now) {
         let send_at = if progress.may_send { progress.send_at_ns } else { u64::MAX };
         let hears_in = progress.ears.as_mut().map(|ears| ears.next_ns(attached.may_answer()));
         let hears_at = hears_in.map_or(u64::MAX, |ns| now.saturating_add(ns));
