@@ -20,19 +20,10 @@ pub fn workspace() -> PathBuf {
 /// Builds the image and returns its path.
 pub fn build() -> Result<PathBuf> {
     let root = workspace();
-    let is_prebuilt = has_prebuilt_core();
+    let is_prebuilt = has_target();
     let compile = |lto: &str| -> Result<bool> {
-        let mut cargo = toolchain(is_prebuilt);
-        cargo.current_dir(&root).args([
-            "build",
-            "--quiet",
-            "--package",
-            "hv",
-            "--profile",
-            PROFILE,
-            "--target",
-            TARGET,
-        ]);
+        let mut cargo = on_hypervisor("build", is_prebuilt);
+        cargo.args(["--profile", PROFILE]);
         cargo.arg("--config").arg(format!("profile.{PROFILE}.lto={lto}"));
         Ok(cargo.status().context("cannot start cargo")?.success())
     };
@@ -53,7 +44,14 @@ pub fn build() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Whether rustup has the bare-metal target.
+/// Clippy's look at the hypervisor, to which any remark is a failure. Nothing of the image is built, nor built anew afterwards.
+pub fn lint() -> Command {
+    let mut cargo = on_hypervisor("clippy", has_target());
+    cargo.args(["--", "-D", "warnings"]);
+    cargo
+}
+
+/// Whether rustup has the bare-metal target, and so `core` for it.
 pub fn has_target() -> bool {
     Command::new("rustup")
         .args(["target", "list", "--installed"])
@@ -61,23 +59,21 @@ pub fn has_target() -> bool {
         .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line == TARGET))
 }
 
-/// Does rustup have `core` for the bare machine?
-fn has_prebuilt_core() -> bool {
-    Command::new("rustup")
-        .args(["target", "list", "--installed"])
-        .output()
-        .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line == TARGET))
-}
-
-/// Cargo with a toolchain that can build for the bare machine.
-fn toolchain(is_prebuilt: bool) -> Command {
+/// Cargo's `subcommand` on the hypervisor, with a toolchain that can build for the bare machine.
+fn on_hypervisor(subcommand: &str, is_prebuilt: bool) -> Command {
+    let mut cargo;
     if is_prebuilt {
-        return Command::new("cargo");
+        cargo = Command::new("cargo");
+        cargo.arg(subcommand);
+    } else {
+        // A subcommand that is a program of its own Debian's cargo would look for among rustup's first.
+        cargo = Command::new(if subcommand == "clippy" { "/usr/bin/cargo-clippy" } else { "/usr/bin/cargo" });
+        // What a rustup cargo that started us left behind would mislead Debian's.
+        cargo.env_remove("RUSTUP_TOOLCHAIN").env("CARGO", "/usr/bin/cargo").env("RUSTC", "/usr/bin/rustc");
+        cargo.env("RUSTC_BOOTSTRAP", "1");
+        cargo.args([subcommand, "-Zbuild-std=core,alloc", "-Zbuild-std-features=compiler-builtins-mem"]);
     }
-    let mut cargo = Command::new("/usr/bin/cargo");
-    // What a rustup cargo that started us left behind would mislead Debian's.
-    cargo.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1");
-    cargo.args(["-Zbuild-std=core,alloc", "-Zbuild-std-features=compiler-builtins-mem"]);
+    cargo.current_dir(workspace()).args(["--quiet", "--package", "hv", "--target", TARGET]);
     cargo
 }
 

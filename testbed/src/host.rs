@@ -46,6 +46,16 @@ const DEBIAN_RUST: &[Need] = &[
     Need { what: "ld", package: "binutils" },
 ];
 
+/// Needs of `./tandem test --lint`. Where there is a rustup these are its own, which say what to do if they lack something.
+const LINT: &[Need] =
+    &[Need { what: "cargo-fmt", package: "rustfmt-web" }, Need { what: "cargo-clippy", package: "rust-web-clippy" }];
+
+/// The same when rustup has no target for the bare machine: clippy has to be of the compiler that builds for it.
+const DEBIAN_LINT: &[Need] = &[
+    Need { what: "cargo-fmt", package: "rustfmt-web" },
+    Need { what: "/usr/share/doc/rust-web-clippy", package: "rust-web-clippy" },
+];
+
 /// Needs of `./tandem iso`, whose disc a BIOS and UEFI boot, and of machines with UEFI.
 const ISO: &[Need] = &[
     Need { what: "grub-mkrescue", package: "grub-common" },
@@ -63,6 +73,8 @@ pub enum For {
     Boot,
     /// Build the hypervisor.
     Hypervisor,
+    /// Look at all sources, the hypervisor's too, with the formatter and clippy.
+    Linting,
     /// Build fuzz targets.
     Fuzzing,
     /// Make a bootable disc.
@@ -77,6 +89,8 @@ pub fn provide(purpose: For) -> Result<()> {
         For::Boot => BOOT,
         For::Hypervisor if crate::build::has_target() => return Ok(()),
         For::Hypervisor => DEBIAN_RUST,
+        For::Linting if crate::build::has_target() => LINT,
+        For::Linting => DEBIAN_LINT,
         For::Fuzzing => &[Need { what: "g++", package: "g++" }],
         For::Iso => ISO,
     };

@@ -77,7 +77,7 @@ options:
   --mib N                     data per device and direction in mebibytes
   --seconds N                 how long to fuzz each target, or to run each of stress-ng's stressors
   --full                      the long tests: 1 GiB per device, stress-ng, xz, gcc
-  --lint                      test: formatting and clippy's remarks count as failures too
+  --lint                      test: formatting and clippy's remarks, on the hypervisor too, count as failures
   --list                      only name the tests (test, guests, fuzz, mutants, screens)
   -v                          run: show the serial console meanwhile
   --gdb                       run, shell: wait for gdb before the first instruction

@@ -7,10 +7,21 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 use testbed::host;
 
-/// `--lint`: the formatter and clippy, where they are installed; any remark of theirs is a failure.
+/// `--lint`: the formatter, and clippy on all that runs on the host and on the hypervisor. Any remark of theirs is a failure, and so is it
+/// that one of them cannot be had.
 pub fn lints(score: &mut Score) {
-    lint("formatting", &["fmt", "--all", "--check"], score);
-    lint("clippy", &["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"], score);
+    let has_them = host::provide(host::For::Hypervisor).and_then(|()| host::provide(host::For::Linting));
+    if has_them.is_err() {
+        return score.note("unit", "formatter and clippy", 0.0, &has_them.map(|()| String::new()));
+    }
+    let on_host = |args: &[&str]| {
+        let mut command = Command::new(cargo());
+        command.args(args).current_dir(host::root());
+        command
+    };
+    lint("formatting", on_host(&["fmt", "--all", "--check"]), score);
+    lint("clippy", on_host(&["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"]), score);
+    lint("clippy of the hypervisor", testbed::build::lint(), score);
 }
 
 pub fn run(filter: Option<&str>, score: &mut Score) -> Result<()> {
@@ -52,17 +63,9 @@ fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
 }
 
-/// A cargo subcommand that may not be installed.
-fn lint(name: &str, args: &[&str], score: &mut Score) {
-    let installed = args
-        .first()
-        .is_some_and(|sub| Command::new(cargo()).args([sub, "--version"]).output().is_ok_and(|o| o.status.success()));
-    if !installed {
-        println!("     {name} left out: cargo {} is not installed", args[0]);
-        return;
-    }
+fn lint(name: &str, mut command: Command, score: &mut Score) {
     let start = Instant::now();
-    let result = host::output(Command::new(cargo()).args(args).current_dir(host::root())).map(|_| String::new());
+    let result = host::output(&mut command).map(|_| String::new());
     score.note("unit", name, start.elapsed().as_secs_f32(), &result);
 }
 
@@ -91,5 +94,14 @@ mod tests {
         let line = "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 1 filtered out; finished in 0.01s";
         assert_eq!(parse(line), Some((12, 3)));
         assert_eq!(parse("running 3 tests"), None);
+    }
+
+    #[test]
+    fn clippy_looks_at_the_hypervisor_and_any_remark_is_a_failure() {
+        let command = testbed::build::lint();
+        let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
+        assert_eq!(args.iter().filter(|arg| *arg == "clippy").count(), 1);
+        assert!(args.windows(2).any(|two| two == ["--package", "hv"]));
+        assert!(args.ends_with(&["--".into(), "-D".into(), "warnings".into()]));
     }
 }
