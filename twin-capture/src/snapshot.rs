@@ -241,12 +241,18 @@ impl Snapshot {
         while done < bytes.len() {
             let at = address.wrapping_add(done as u64);
             let physical = usize::try_from(self.translate(at)?).ok()?;
-            let step = ((PAGE - at % PAGE) as usize).min(bytes.len() - done);
+            let step = left_in_page(at).min(bytes.len() - done);
             self.ram.get_mut(physical..physical.checked_add(step)?)?.copy_from_slice(&bytes[done..done + step]);
             done += step;
         }
         Some(())
     }
+}
+
+/// Bytes from `at` to the end of its page.
+#[allow(clippy::cast_possible_truncation, reason = "a page at most")]
+fn left_in_page(at: u64) -> usize {
+    (PAGE - at % PAGE) as usize
 }
 
 impl LiveKernel for Snapshot {
@@ -255,7 +261,7 @@ impl LiveKernel for Snapshot {
         while done < out.len() {
             let at = address.wrapping_add(done as u64);
             let physical = usize::try_from(self.translate(at)?).ok()?;
-            let step = ((PAGE - at % PAGE) as usize).min(out.len() - done);
+            let step = left_in_page(at).min(out.len() - done);
             out[done..done + step].copy_from_slice(self.ram.get(physical..physical.checked_add(step)?)?);
             done += step;
         }

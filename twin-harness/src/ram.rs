@@ -1,4 +1,5 @@
 //! The captured physical memory, in a mapping that can be shown at several addresses.
+#![allow(unsafe_code, reason = "memory of the system's, which no Rust object is in")]
 
 use std::cell::RefCell;
 use std::collections::HashMap;

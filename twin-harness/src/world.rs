@@ -291,6 +291,7 @@ impl World {
         }
     }
 
+    #[allow(unsafe_code, reason = "memory that the twin has, too")]
     fn beside_bytes(&self, n: usize, offset: usize, bytes: &mut [u8], write: bool) {
         let b = &self.beside[n];
         if let Some(at) = b.at {

@@ -164,8 +164,8 @@ mod tests {
         types.extend([1, 4 << 24 | 2, 8, 6, 1, 0, 0, 2, 32]); // 3: struct pair { int first; union }
         let body: Vec<u8> = types.iter().flat_map(|w| w.to_le_bytes()).collect();
         let mut all = vec![0x9f, 0xeb, 1, 0];
-        for w in [24, 0, body.len() as u32, body.len() as u32, strings.len() as u32] {
-            all.extend(w.to_le_bytes());
+        for w in [24, 0, body.len(), body.len(), strings.len()] {
+            all.extend(u32::try_from(w).unwrap().to_le_bytes());
         }
         all.extend(body);
         all.extend(strings);

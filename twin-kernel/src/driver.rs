@@ -63,10 +63,10 @@ fn part(s: &impl LiveKernel, name: &str) -> Result<Module> {
     for (k, (address, section)) in places.iter().enumerate() {
         let next = places.get(k + 1).map_or(end, |p| p.0);
         // What lies in pages that are gone (initialisation) is not the module's any more.
-        let mut bytes = vec![0; (next - address) as usize];
+        let mut bytes = vec![0; usize::try_from(next - address).map_err(|_| format!("{name} is too large"))?];
         while !bytes.is_empty() && s.read(*address, &mut bytes).is_none() {
             let shorter = (address + bytes.len() as u64 - 1) / 4096 * 4096;
-            bytes.truncate(shorter.saturating_sub(*address) as usize);
+            bytes.truncate(usize::try_from(shorter.saturating_sub(*address)).unwrap_or(0));
         }
         if bytes.is_empty() {
             continue;
@@ -99,7 +99,7 @@ pub(crate) fn check_locks(m: &Module) -> Result<()> {
             let address = place.wrapping_add_signed(distance.into());
             // What follows the table's end is something else.
             let text = m.section(address).filter(|section| section.executable);
-            let byte = text.and_then(|section| section.bytes.get((address - section.address) as usize));
+            let byte = text.and_then(|s| s.bytes.get(usize::try_from(address - s.address).ok()?));
             if byte.is_some_and(|byte| *byte != LOCK) {
                 return Err(format!(
                     "the kernel took the LOCK prefix away at {}, because it started with one CPU: give the domain more with maxvcpus",

@@ -1,5 +1,6 @@
 //! Frame and address newtypes; PTE, descriptor, MSR, CPUID and error-code bit layouts. No privileged instruction.
 #![no_std]
+#![forbid(unsafe_code)]
 
 pub mod addr;
 pub mod cpuid;

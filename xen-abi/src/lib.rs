@@ -3,6 +3,7 @@
 //! One module per public header of Xen 4.17 (`xen/include/public`), 64-bit layout only. Names keep Xen's words without
 //! leading underscores and prefixes that the module already says. `channel_op` alone is Tandem's own.
 #![no_std]
+#![forbid(unsafe_code)]
 
 pub mod assist;
 pub mod callback;

@@ -4,6 +4,7 @@
 //! where the table says (stlb). Device registers are left unmapped: an access to them faults, and the fault handler takes
 //! the one instruction to the device model. Any other fault in the twin's code, a trap or the end of its time leaves the
 //! invocation for good. There is one running twin in a process; the fixed addresses allow no more.
+#![allow(unsafe_code, reason = "a driver's code runs in this process, at addresses of its own")]
 
 pub mod arena;
 mod entry;

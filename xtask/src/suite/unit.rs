@@ -97,6 +97,30 @@ mod tests {
     }
 
     #[test]
+    fn every_crate_has_the_workspaces_lints_of_unsafe_code_and_only_the_hypervisor_may_have_any() {
+        let read = |path: &str| std::fs::read_to_string(host::root().join(path)).unwrap();
+        let workspace = read("Cargo.toml");
+        let members = workspace.lines().find_map(|line| line.strip_prefix("members = ")).unwrap();
+        let members: Vec<&str> = members.split('"').skip(1).step_by(2).collect();
+        assert!(members.len() > 10 && members.contains(&"hv"));
+        for member in members {
+            let manifest = read(&format!("{member}/Cargo.toml"));
+            if manifest.contains("[lints]\nworkspace = true\n") {
+                continue;
+            }
+            let unsafe_code = if member == "hv" { "allow" } else { "deny" };
+            for wanted in [
+                &format!("\nunsafe_code = \"{unsafe_code}\"\n"),
+                "\nunsafe_op_in_unsafe_fn = \"deny\"\n",
+                "\nundocumented_unsafe_blocks = \"warn\"\n",
+                "\nmissing_safety_doc = \"warn\"\n",
+            ] {
+                assert!(manifest.contains(wanted), "{member}/Cargo.toml lacks{wanted}");
+            }
+        }
+    }
+
+    #[test]
     fn clippy_looks_at_the_hypervisor_and_any_remark_is_a_failure() {
         let command = testbed::build::lint();
         let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
