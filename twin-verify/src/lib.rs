@@ -50,17 +50,37 @@ pub struct Policy {
     pub bmi: bool,
 }
 
-/// The rules of `docs/sandbox.md`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "docs/sandbox.md states them; repeating them here would let them drift")]
-#[rustfmt::skip]
-pub enum Rule {
-    F0, F1, F2, F3, F4, F5, F6,
-    D1, D2, D3, D4,
-    M1, M2, M3, M4, M5,
-    S1, S2, S3, S4, S5,
-    C1, C2, C3, C4, C5, C6, C7,
-    B1, B2,
+macro_rules! rules {
+    ($($rule:ident)*) => {
+        /// The rules of `docs/sandbox.md`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[allow(missing_docs, reason = "docs/sandbox.md states them; repeating them here would let them drift")]
+        pub enum Rule {
+            $($rule,)*
+        }
+
+        impl Rule {
+            /// All of them. The place of one is its number at the interface ([`twin_abi::op::TwinLoad::rule`]).
+            pub const ALL: &'static [Self] = &[$(Self::$rule),*];
+        }
+    };
+}
+
+rules! {
+    F0 F1 F2 F3 F4 F5 F6
+    D1 D2 D3 D4
+    M1 M2 M3 M4 M5
+    S1 S2 S3 S4 S5
+    C1 C2 C3 C4 C5 C6 C7
+    B1 B2
+}
+
+impl Rule {
+    /// That of a number, if one has it.
+    #[must_use]
+    pub fn of_number(number: u32) -> Option<Self> {
+        usize::try_from(number).ok().and_then(|number| Self::ALL.get(number)).copied()
+    }
 }
 
 /// Why and where an image is refused.

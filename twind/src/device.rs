@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use twin_abi::op::TwinStats;
+use twin_verify::Rule;
 
 /// Its name.
 pub const PATH: &str = "/dev/tandem";
@@ -160,7 +161,7 @@ impl Device {
         let Err(error) = self.write(&request) else { return Ok(()) };
         let status = self.status()?;
         Err(match (error.raw_os_error(), status.refused) {
-            (_, Some((rule, offset))) => format!("the hypervisor refuses the image: rule {rule} of its list, at {offset:#x}"),
+            (_, Some((rule, at))) => format!("the hypervisor refuses the image: {}", broken(rule, at)),
             (Some(EDOM), _) => format!(
                 "there are too few CPUs that the domain may have but has not: the machine has {}; give the domain so many more by maxvcpus",
                 status.areas
@@ -315,6 +316,16 @@ fn not_attached(error: &io::Error, vif: u32) -> Refusal {
     Refusal { why, passes }
 }
 
+/// Which rule an image breaks, and where.
+fn broken(number: u32, at: u32) -> String {
+    match Rule::of_number(number) {
+        // Of a rule about the file the place is a record.
+        Some(rule) if rule < Rule::D1 => format!("rule {rule:?} (docs/sandbox.md) at record {at}"),
+        Some(rule) => format!("rule {rule:?} (docs/sandbox.md) at {at:#x}"),
+        None => format!("rule {number}, counted from 0, which this twind does not know, at {at:#x}"),
+    }
+}
+
 fn parse_status(bytes: &[u8; STATUS_BYTES]) -> Option<Status> {
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
@@ -400,6 +411,13 @@ mod tests {
         assert!(said(ENODEV).contains("interface 3 of this domain's"));
         assert!(said(EPERM).starts_with("attaching the card: "));
         assert_eq!([ENODEV, EBUSY, EMSGSIZE, EUSERS].map(|errno| refused(errno).passes), [true, true, false, false]);
+    }
+
+    #[test]
+    fn a_broken_rule_is_named_as_the_page_names_it() {
+        assert_eq!(broken(Rule::S3 as u32, 0x1b3), "rule S3 (docs/sandbox.md) at 0x1b3");
+        assert_eq!(broken(Rule::F6 as u32, 12), "rule F6 (docs/sandbox.md) at record 12");
+        assert_eq!(broken(99, 16), "rule 99, counted from 0, which this twind does not know, at 0x10");
     }
 
     #[test]
