@@ -47,8 +47,6 @@ pub const HYPFS_OP: u32 = 42;
 pub const MCA: u32 = 48;
 /// `__HYPERVISOR_arch_1` on x86.
 pub const PAGING_DOMCTL_CONT: u32 = 49;
-/// `__HYPERVISOR_arch_7`: Tandem's own call.
-pub const TWIN_OP: u32 = 55;
 
 /// One call of a multicall (`multicall_entry`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

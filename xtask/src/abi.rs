@@ -138,6 +138,28 @@ mod tests {
         assert!(run(true).unwrap(), "docs/abi.md is out of date: run `cargo xtask abi`");
     }
 
+    /// Callers have the numbers from there.
+    #[test]
+    fn each_row_has_the_number_that_callers_use() {
+        let read = |file: &str| std::fs::read_to_string(testbed::host::root().join(file)).unwrap();
+        let numbers = |file: &str, prefix: &str| -> BTreeMap<String, u32> {
+            let of = |line: &str| {
+                let (name, number) = line.strip_prefix(prefix)?.split_once(" = ")?;
+                let name = name.split_once(':')?.0.to_lowercase();
+                Some((name, number.trim_end_matches(';').parse().ok()?))
+            };
+            read(file).lines().filter_map(of).collect()
+        };
+        let mut wanted = numbers("xen-abi/src/hypercall.rs", "pub const ");
+        for file in ["twin-abi/src/op.rs", "xen-abi/src/channel_op.rs"] {
+            let own = numbers(file, "pub const HYPERVISOR_");
+            assert_eq!(own.len(), 1, "{file}");
+            wanted.extend(own);
+        }
+        let there: BTreeMap<_, _> = rows(&read(TABLE)).unwrap().into_iter().map(|row| (row.name, row.number)).collect();
+        assert_eq!(there, wanted);
+    }
+
     #[test]
     fn rows_carry_arguments_and_handlers() {
         let rows = rows("macro_rules! hypercalls {}\nhypercalls! {\n  5 five(a: u32, b: GuestPtr<u8>) => file::call;\n  6 six => unsupported;\n}\n").unwrap();

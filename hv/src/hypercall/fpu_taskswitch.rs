@@ -3,9 +3,9 @@
 use super::{Caller, Outcome, OK};
 use crate::pv::control_regs;
 
-/// Sets (`flag` not 0) or clears the task-switched flag of the calling vCPU. Source: public/xen.h.
+/// Sets (`set` not 0) or clears the task-switched flag of the calling vCPU. Source: public/xen.h.
 #[inline]
-pub fn call(cx: &mut Caller, flag: u32) -> Outcome {
-    control_regs::set_task_switched(cx.vcpu, flag != 0);
+pub fn call(cx: &mut Caller, set: u32) -> Outcome {
+    control_regs::set_task_switched(cx.vcpu, set != 0);
     OK
 }

@@ -1,4 +1,5 @@
-//! The hypercall table: every number that Xen 4.17 defines, and one of our own; what becomes of it here.
+//! The hypercall table: every number that Xen 4.17 defines, and two of our own, 55 and 56; what becomes of it here.
+//! That callers have the same numbers from `xen-abi` and `twin-abi` a test sees to (`xtask/src/abi.rs`).
 
 use super::{settle, Caller, Done, FromRegister, GuestPtr, Outcome};
 use xen_abi::errno::Errno;
