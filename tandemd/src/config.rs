@@ -188,9 +188,9 @@ impl Config {
         }
         ensure!(!config.service.is_empty(), "there is no service; a section `[service.net]` makes one");
         for (name, service) in &config.service {
-            ensure!(is_name(name), "`{name}` cannot be a domain's name: letters, digits and -_.+ are");
+            ensure!(is_name(name), "`{name}` {NO_NAME}");
             if let Some(driver) = &service.driver_domain {
-                ensure!(is_name(driver), "`{driver}` cannot be a domain's name: letters, digits and -_.+ are");
+                ensure!(is_name(driver), "`{driver}` {NO_NAME}");
                 ensure!(driver != name, "`{name}` cannot be its own driver domain");
                 ensure!(
                     !config.service.contains_key(driver),
@@ -430,6 +430,10 @@ fn twice(all: &[(String, String)], words: impl Fn(&str, &str, &str) -> String) -
     }
     troubles
 }
+
+/// Said of what is none by [`is_name`].
+const NO_NAME: &str =
+    "cannot be a domain's name: letters, digits and -_.+ are, and not digits alone: xl takes those for a domid";
 
 /// Whether a domain can be called so; it is written into a configuration of the toolstack's.
 fn is_name(name: &str) -> bool {

@@ -166,6 +166,9 @@ fn errors_say_what_is_allowed() {
     let unknown = said("[service.net]\ndriver_domain = \"dd\"\n");
     assert!(unknown.contains("driver_domain") && unknown.contains("driver-domain"), "{unknown}");
     assert!(said("[services.net]\n").contains("`service`"));
+    for named in ["[service.17]\n", "[service.net]\ndriver-domain = \"17\"\n"] {
+        assert!(said(named).contains("`17` cannot be a domain's name") && said(named).contains("not digits alone"));
+    }
     assert!(said("[service.net]\nhold-ms = 600001\n").contains("600000 ms at most"));
     assert!(said("[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\nhold-ms = 1\n").contains("for interfaces"));
     assert!(said("[service.net]\nweights = { u1 = 0 }\n").contains("from 1 to 65535"));
