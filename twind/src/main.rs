@@ -48,6 +48,10 @@ into the hypervisor's switch as its way out (0).
   --try COUNT       calls the twin's interrupt handlers so often, says what came of it, and ends
   --version         says which it is, and ends";
 
+/// Said where none is named, into the journal at each try of systemd's.
+const NO_INTERFACE: &str =
+    "say which interface: --interface NAME (in /etc/default/twind: TWIND=--interface enp0s1); twind --help says more";
+
 struct Arguments {
     interfaces: Vec<(String, Option<u32>)>,
     vif: u32,
@@ -94,7 +98,7 @@ fn arguments() -> Result<Option<Arguments>, String> {
         return Ok(None);
     }
     if out.interfaces.is_empty() {
-        return Err(HELP.into());
+        return Err(NO_INTERFACE.into());
     }
     Ok(Some(out))
 }
@@ -223,5 +227,7 @@ mod tests {
         assert!(service.contains("\nWatchdogSec=180\n"));
         // It says what the daemon takes.
         assert!(service.contains("\"TWIND=--interface eth0\"") && HELP.contains("--interface NAME"));
+        let file = "/etc/default/twind";
+        assert!(service.contains(&format!("EnvironmentFile=-{file}\n")) && NO_INTERFACE.contains(file));
     }
 }
