@@ -107,11 +107,11 @@ pub fn run(options: &Options) -> Result<bool> {
     // Which unit tests there are only cargo knows.
     let twins = if level.is_none_or(|l| l == "twin") { twins::list(name) } else { Vec::new() };
     let is_none = chosen.is_empty() && left.is_empty() && twins.is_empty();
-    ensure!(
-        !is_none || level == Some("unit"),
-        "no test has that name; ./tandem test --list names them, with --full all"
-    );
+    ensure!(!is_none || level == Some("unit"), "no test has that name; {}, with --full all", who_names_them(level));
     if options.list {
+        if level == Some("unit") {
+            println!("{}", who_names_them(level));
+        }
         for name in twins {
             println!("{:<7} {name}", "twin");
         }
@@ -159,7 +159,7 @@ pub fn run(options: &Options) -> Result<bool> {
         anyhow::Ok(())
     })?;
     if score.passed + score.failed == 0 {
-        bail!("no test has that name; ./tandem test --list names them");
+        bail!("no test has that name; {}", who_names_them(level));
     }
     if let (Some(turn), false) = (turn, left.is_empty()) {
         let names: Vec<&str> = left.iter().map(|t| t.name.as_str()).collect();
@@ -167,6 +167,14 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     println!("{} passed, {} failed", score.passed, score.failed);
     Ok(score.failed == 0)
+}
+
+/// Where the names of tests are. Of unit tests only cargo knows them.
+fn who_names_them(level: Option<&str>) -> &'static str {
+    match level {
+        Some("unit") => "`cargo test -- --list` names unit tests",
+        _ => "./tandem test --list names them",
+    }
 }
 
 /// Passed and failed so far.
@@ -342,6 +350,14 @@ mod tests {
         let worry = "[ 2.0] Call Trace:";
         assert!(said(&[worry], &[]).unwrap_err().to_string().contains(worry));
         assert!(said(&["TANDEM: told < 2.0> Call Trace:"], &[]).is_ok(), "what has died has said that");
+    }
+
+    #[test]
+    fn who_names_unit_tests_is_cargo() {
+        assert!(
+            [Some("unit"), Some("xl"), None].map(|level| who_names_them(level).contains("cargo"))
+                == [true, false, false]
+        );
     }
 
     #[test]
