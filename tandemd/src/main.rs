@@ -168,7 +168,9 @@ fn alone() -> Result<File> {
     let lock = File::create(LOCK).with_context(|| format!("cannot make {LOCK}"))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
-        Err(Errno::WOULDBLOCK) => bail!("another tandemd runs"),
+        Err(Errno::WOULDBLOCK) => {
+            bail!("another tandemd runs, and holds {LOCK}; `systemctl status tandemd` shows that of systemd")
+        }
         Err(error) => Err(error).with_context(|| format!("cannot lock {LOCK}")),
     }
 }
