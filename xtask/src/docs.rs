@@ -148,3 +148,23 @@ fn each_group_of_checks_is_described() {
         scripts.iter().filter_map(group).filter(|name| !page.contains(&format!("\n| `{name}` |"))).collect();
     assert!(missing.is_empty(), "docs/toolstack.md has no row for {missing:?}");
 }
+
+/// What looks up a floor without naming it.
+#[test]
+fn what_is_installed_from_above_is_listed() {
+    let mut found = Vec::new();
+    files(&host::root().join("hv/src"), &mut found);
+    let page = fs::read_to_string(host::root().join("docs/changing.md")).expect("a page");
+    let of = |path: PathBuf| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let name = |line: &str| {
+            let (name, of) = line.strip_prefix("static ")?.split_once(": Once<")?;
+            ["fn(", "&'static dyn", "Hooks"].iter().any(|what| of.starts_with(what)).then(|| format!("`{name}`"))
+        };
+        text.lines().filter_map(name).collect::<Vec<_>>()
+    };
+    let installed: Vec<_> = found.into_iter().flat_map(of).collect();
+    assert!(installed.len() > 5, "{installed:?}");
+    let missing: Vec<_> = installed.iter().filter(|name| !page.contains(*name)).collect();
+    assert!(missing.is_empty(), "docs/changing.md does not have {missing:?}");
+}
