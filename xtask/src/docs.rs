@@ -168,3 +168,17 @@ fn what_is_installed_from_above_is_listed() {
     let missing: Vec<_> = installed.iter().filter(|name| !page.contains(*name)).collect();
     assert!(missing.is_empty(), "docs/changing.md does not have {missing:?}");
 }
+
+/// Operators look for what is Breaking at the start of lines.
+#[test]
+fn each_entry_of_the_changelog_has_one_mark_at_its_start() {
+    const MARKS: [&str; 4] = ["New: ", "Changed: ", "Fixed: ", "Breaking: "];
+    let text = fs::read_to_string(host::root().join("CHANGELOG.md")).expect("the changelog");
+    let entries = text.split("\n- ").skip(1).map(|entry| entry.split_whitespace().collect::<Vec<_>>().join(" "));
+    let is_wrong = |entry: &String| {
+        let rest = MARKS.iter().find_map(|mark| entry.strip_prefix(mark));
+        rest.is_none_or(|rest| MARKS.iter().any(|mark| rest.contains(&format!(" {mark}"))))
+    };
+    let wrong: Vec<_> = entries.filter(is_wrong).collect();
+    assert!(wrong.is_empty(), "no mark at the start, or another one behind it:\n{}", wrong.join("\n"));
+}
