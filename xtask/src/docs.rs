@@ -182,3 +182,31 @@ fn each_entry_of_the_changelog_has_one_mark_at_its_start() {
     let wrong: Vec<_> = entries.filter(is_wrong).collect();
     assert!(wrong.is_empty(), "no mark at the start, or another one behind it:\n{}", wrong.join("\n"));
 }
+
+/// Numbers of `row 10 of PAGE`, `rows 10, 20 and 30 of PAGE` in a line.
+fn rows_of(line: &str) -> Vec<u32> {
+    let Some((before, _)) = line.split_once(" of `docs/architecture.md`") else { return Vec::new() };
+    let named = before.rsplit_once("row").map_or("", |(_, named)| named);
+    named.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The table of locks is in order, and files that say which locks they take name rows of it.
+#[test]
+fn rows_of_locks_that_are_named_are_there() {
+    assert_eq!(rows_of("locks: rows 10, 20 and 30 of `docs/architecture.md`."), [10, 20, 30]);
+    let page = fs::read_to_string(host::root().join("docs/architecture.md")).expect("a page");
+    let table = page.split("\n## ").find(|part| part.starts_with("Locks\n")).expect("the chapter");
+    let row = |line: &str| line.strip_prefix("| ")?.split_once(" |")?.0.parse::<u32>().ok();
+    let rows: Vec<u32> = table.lines().filter_map(row).collect();
+    assert!(rows.len() > 20 && rows.is_sorted_by(|a, b| a < b), "{rows:?}");
+    let mut found = Vec::new();
+    files(&host::root().join("hv/src"), &mut found);
+    let named = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        text.lines().flat_map(rows_of).map(|row| (path.clone(), row)).collect::<Vec<_>>()
+    };
+    let named: Vec<_> = found.into_iter().flat_map(named).collect();
+    assert!(named.len() > 20, "{named:?}");
+    let missing: Vec<_> = named.iter().filter(|(_, row)| !rows.contains(row)).collect();
+    assert!(missing.is_empty(), "docs/architecture.md has no such row of locks: {missing:?}");
+}

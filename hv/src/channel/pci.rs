@@ -4,7 +4,8 @@
 //! The back end stays connected, and is what the tools talk to; it hears nothing of what is asked. What is answered is decided in
 //! `hv_core::passthrough::front`.
 //!
-//! Lock order: the list, a front; then what follows the channels' locks, and the table of who owns which function.
+//! Lock order: the list, a front; then what follows the channels' locks, and the table of who owns which function:
+//! rows 100 and 210 of `docs/architecture.md`.
 
 use super::access::RingPage;
 use crate::arch::pci::{self, Width};

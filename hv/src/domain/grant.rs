@@ -1,6 +1,6 @@
 //! Grants: the shell around `hv_core::grant`.
 //!
-//! Lock order: the mapper's MMU lock, the mapper's handles, the granter's table.
+//! Lock order: the mapper's MMU lock, the mapper's handles, the granter's table: rows 160 and 180 of `docs/architecture.md`.
 
 use crate::arch::tlb;
 use crate::cpu;

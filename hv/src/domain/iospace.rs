@@ -30,7 +30,7 @@ pub struct IoSpace {
 pub struct Withdrawn {
     /// Changes under the lock below; who looks at it may hold any.
     is_due: AtomicBool,
-    /// Lock order: before the MMU lock.
+    /// Lock order: before the MMU lock, rows 130 and 160 of `docs/architecture.md`.
     state: Mutex<Withdrawing>,
 }
 

@@ -2,7 +2,7 @@
 //! kept.
 //!
 //! A CPU switches only in [`run::do_pending`], on its way out to a guest. Lock order: a domain's locks, then [`SCHEDULER`], then
-//! a timer queue. No lock is held while a vCPU is switched.
+//! a timer queue: rows 260 and 280 of `docs/architecture.md`. No lock is held while a vCPU is switched.
 
 mod delay;
 mod doing;

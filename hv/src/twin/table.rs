@@ -1,7 +1,7 @@
 //! The twins that are loaded, or being loaded, each in a place.
 //!
 //! Lock order: a twin's place, an instance's slot, then what is [`Common`], of which one lock is held at a time (but what is lent is
-//! locked inside what is held); before the domain's locks.
+//! locked inside what is held); before the domain's locks. They are rows 30 and 110 of `docs/architecture.md`.
 
 use super::common::Common;
 use super::counts::{Counts, Ending};

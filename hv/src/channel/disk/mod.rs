@@ -9,7 +9,8 @@
 //! somebody's alone as long as it is in use, so pages that a dead back end, or a device for it, may still reach cannot be attached again; what
 //! waits in them is kept in use here until there is another back end, and copied into that one's pages.
 //!
-//! Lock order: what is connected, a disk; then the locks of domains (grants, events).
+//! Lock order: what is connected, a disk, what is shared; then the locks of domains (grants, events):
+//! rows 40, 60, 90, 180 and 190 of `docs/architecture.md`.
 
 mod connect;
 mod share;

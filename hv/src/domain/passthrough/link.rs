@@ -18,7 +18,7 @@ use hv_core::pcicfg::Bars;
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
 
-/// Functions whose links are kept. Lock order: after the table of owners.
+/// Functions whose links are kept. Lock order: after the table of owners, rows 210 and 220 of `docs/architecture.md`.
 static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
 struct Kept {

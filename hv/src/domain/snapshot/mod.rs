@@ -6,7 +6,7 @@
 //! Both are long, and executed again and again until they have ended; what is under way is in [`SNAPSHOTS`], and the domain's vCPUs have a
 //! stop bit of their own until it has ended. If it cannot end, they keep that: then the domain is fit for nothing but to be destroyed.
 //!
-//! Lock order: [`SNAPSHOTS`], then any lock of a domain. It may be waited for by who holds vCPUs; who has it waits for none that another holds.
+//! Lock order: [`SNAPSHOTS`], row 120 of `docs/architecture.md`, then any lock of a domain. It may be waited for by who holds vCPUs; who has it waits for none that another holds.
 
 mod back;
 mod vcpu;

@@ -13,7 +13,7 @@
 //! Lock order: whether cards run or are still ([`hold_still`]), a twin's place, its card ([`place`]), runners of lanes (all of a card's in
 //! their order, or one), an instance's slot, then a lane's queue or a card's lines, which are leaves. Who makes a card's lanes
 //! has a turn ([`card`]) before their queues. A runner does not wait for its card. Hooks are called with all but the leaves held. Who calls [`Rooms`] may hold any lock of device channels': those are
-//! short, and run no twin.
+//! short, and run no twin. They are rows 20, 30 and 110 of `docs/architecture.md`, hooks take rows 40 to 80.
 
 mod attached;
 mod card;
