@@ -8,7 +8,7 @@
 //! Layouts: docs of public/arch-x86/xen-x86_64.h and of Xen's `create_bounce_frame`.
 
 use x86::rflags::{Rflags, IOPL_SHIFT};
-use xen_abi::layout::{FLAT_RING3_CS32, FLAT_RING3_CS64, FLAT_RING3_SS64, HYPERVISOR_VIRT_END};
+use xen_abi::layout::{FLAT_RING3_CS64, FLAT_RING3_SS64, HYPERVISOR_VIRT_END};
 use xen_abi::regs::CpuUserRegs;
 
 /// Words of a frame without an error code: rcx, r11, rip, cs, rflags, rsp, ss.
@@ -127,16 +127,6 @@ fn iret_words(regs: &CpuUserRegs, origin: Origin) -> [u64; 5] {
     let iopl = u64::from(origin.shown_iopl & 3) << IOPL_SHIFT;
     let rflags = regs.rflags & !(Rflags::IF.bits() | Rflags::IOPL.bits()) | virtual_if | iopl;
     [regs.rip, cs, rflags, regs.rsp, regs.ss.into()]
-}
-
-/// Turns the registers of a user-mode SYSCALL (rcx = return address, r11 = RFLAGS) into those of the interrupted code.
-/// `compat`: it came from 32-bit code.
-#[inline]
-pub fn syscall_origin(regs: &mut CpuUserRegs, compat: bool) {
-    regs.rip = regs.rcx;
-    regs.rflags = regs.r11;
-    regs.cs = if compat { FLAT_RING3_CS32 } else { FLAT_RING3_CS64 };
-    regs.ss = FLAT_RING3_SS64;
 }
 
 /// Turns the registers of a SYSENTER, which saves nothing, into those that the guest is told: null code selector.

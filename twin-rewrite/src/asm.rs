@@ -165,11 +165,6 @@ pub fn jump_sign(target: u64) -> Instruction {
     Instruction::with_branch(Code::Js_rel32_64, target).expect("operand kinds fit the code")
 }
 
-/// `jne` to an instruction, by its number.
-pub fn jump_not_equal(target: u64) -> Instruction {
-    Instruction::with_branch(Code::Jne_rel32_64, target).expect("operand kinds fit the code")
-}
-
 /// `dec qword m`
 pub fn decrement(of: MemoryOperand) -> Instruction {
     Instruction::with1(Code::Dec_rm64, of).expect("operand kinds fit the code")

@@ -348,13 +348,6 @@ impl<'a> Twin<'a> {
         }
     }
 
-    /// Serves an import by upcall although a native routine exists.
-    pub fn force_upcall(&mut self, name: &str) {
-        for import in self.imports.iter_mut().filter(|import| import.name == name) {
-            import.binding = Binding::Upcall;
-        }
-    }
-
     /// Begins an invocation of the function at a domain address: sets the budget.
     ///
     /// # Errors

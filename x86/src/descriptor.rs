@@ -11,11 +11,6 @@ impl Selector {
     pub const fn rpl(self) -> u8 {
         (self.0 & 3) as u8
     }
-    /// Does it select from the LDT?
-    #[inline]
-    pub const fn is_ldt(self) -> bool {
-        self.0 & 4 != 0
-    }
     /// Index of the descriptor in its table.
     #[inline]
     pub const fn index(self) -> u16 {
@@ -107,15 +102,6 @@ impl Descriptor {
     /// Type field, bits 40-43.
     pub const fn kind(self) -> u64 {
         self.0 >> 40 & 0xf
-    }
-    /// 64-bit code?
-    pub const fn is_long_code(self) -> bool {
-        const BITS: u64 = DESC_S | DESC_CODE | DESC_L;
-        self.0 & BITS == BITS
-    }
-    /// Default operand size 32 bits?
-    pub const fn is_big(self) -> bool {
-        self.0 & DESC_DB != 0
     }
     /// The 32-bit base of a code or data descriptor.
     pub const fn base(self) -> u64 {

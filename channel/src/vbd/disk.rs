@@ -159,6 +159,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
     }
 
     /// Pages that nothing goes through now.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn nr_free_pages(&self) -> usize {
         self.pool.nr_free()
     }

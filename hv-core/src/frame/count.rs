@@ -159,12 +159,6 @@ impl Frame {
         }
     }
 
-    /// Takes a reference, whoever owns the frame, and says who does.
-    pub(crate) fn get_any(&self) -> Option<DomId> {
-        let owner = self.owner();
-        self.get(owner).then_some(owner)
-    }
-
     /// Drops a reference that the caller holds. The caller must report a [`LastRef`] to the environment.
     #[inline]
     pub(crate) fn put(&self) -> Option<LastRef> {

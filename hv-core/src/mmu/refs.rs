@@ -15,12 +15,6 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
         }
     }
 
-    /// A reference to a page, whoever owns it, and the owner.
-    pub fn get_page_of_any(self, mfn: Mfn) -> Result<(PageRef<'a, E>, DomId), MmuError> {
-        let owner = self.ram(mfn)?.get_any().ok_or(MmuError::NotOwned)?;
-        Ok((PageRef { mmu: self, mfn }, owner))
-    }
-
     /// A reference to a page of `dom` that also keeps it from becoming a page table: for writing to it.
     pub fn get_writable(self, mfn: Mfn, dom: DomId) -> Result<WritableRef<'a, E>, MmuError> {
         let frame = self.ram(mfn)?;
