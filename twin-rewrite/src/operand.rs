@@ -12,6 +12,11 @@ use crate::regs::{number, RegSet, RSP};
 use iced_x86::{Instruction, MemoryOperand, Mnemonic, OpKind, Register};
 use twin_abi::layout::constant;
 
+/// In mirror mode, what may be added to a masked register is below this. What is larger may be the address itself, of a table, with
+/// an index as base: added to a masked index it leads out of the window. Modules end 16 MiB below the end of the address space, so
+/// no such address is nearer to zero; members of structures are much nearer.
+const MIRROR_REACH: i64 = 16 << 20;
+
 /// An address of the driver domain as the original instruction forms it.
 #[derive(Debug, Clone, Copy)]
 pub struct Address {
@@ -173,7 +178,7 @@ impl Writer<'_, '_> {
     /// Whether displacement `d` may be added to a translation.
     pub fn reaches(&self, d: i64) -> bool {
         if self.is_mirror() {
-            (-(1 << 31)..(1 << 31) - 16).contains(&d)
+            (1 - MIRROR_REACH..MIRROR_REACH).contains(&d)
         } else {
             (0..=i64::from(twin_abi::layout::STLB_REACH)).contains(&d)
         }
@@ -214,7 +219,7 @@ impl Writer<'_, '_> {
                 self.put(asm::lea(s, memory(a.base, a.index, a.displacement)));
                 self.facts.drop_holder(s);
                 self.mask(n, s, s)?;
-                // In stlb mode a far displacement is part of the translation; what lies behind it can use it again.
+                // A far displacement is part of the translation; what lies behind it can use it again.
                 if let (Some(b), None) = (a.base, a.index) {
                     if b != s {
                         self.facts

@@ -1,5 +1,6 @@
 //! Small functions, written as bytes: what becomes of them, and that the verifier accepts it in every mode.
 
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 use twin_abi::kind::Kind;
 use twin_abi::Image;
 use twin_rewrite::module::{bound_functions, Function, Module, Section};
@@ -329,4 +330,35 @@ fn what_a_judge_does_not_accept_becomes_an_upcall() {
     twin_verify::verify(&out.image, &policy(&options)).unwrap();
     let all = rewrite_judged(&m, &options, &mut |_| vec![(u32::MAX, "the header".into())]);
     assert!(all.unwrap_err().contains("the header"), "what concerns no function ends it");
+}
+
+/// A base that is an index holds no address: the table's address, far from zero, is its displacement.
+#[test]
+fn a_table_in_a_displacement_is_part_of_what_is_translated() {
+    let table = (DATA as u32).to_le_bytes();
+    // f: mov edx,esi; movzx eax,byte [rdx+table]; movzx ecx,byte [rdx+table+4]; add eax,ecx; ret
+    let next = (DATA as u32 + 4).to_le_bytes();
+    let f = [&[0x89, 0xf2, 0x0f, 0xb6, 0x82][..], &table, &[0x0f, 0xb6, 0x8a], &next, &[0x01, 0xc8, 0xc3]].concat();
+    // g: mov eax,edi; movzx eax,word [rax+rax+table]; ret. h, where the index has a translation: mov ecx,[rdi]; mov eax,[rdi+table]; ret
+    let g = [&[0x89, 0xf8, 0x0f, 0xb7, 0x84, 0x00][..], &table, &[0xc3]].concat();
+    let h = [&[0x8b, 0x0f, 0x8b, 0x87][..], &table, &[0xc3]].concat();
+    let functions: [(&str, &[u8]); 3] = [("f", &f), ("g", &g), ("h", &h)];
+    let out = accepted(&functions);
+    assert_eq!((out.counts.masks_emitted, out.counts.masks_elided), (5, 0));
+    for o in all_options() {
+        let out = rewrite(&module(&functions), &o).unwrap();
+        assert_eq!(far_displacements(&out.image), [], "{o:?}");
+    }
+}
+
+/// Addresses and displacements of the code's operands, other than those of `lea`, that add 16 MiB or more to a register.
+fn far_displacements(image: &[u8]) -> Vec<(u64, i64)> {
+    let image = Image::parse(image).unwrap();
+    let decoder = Decoder::with_ip(64, image.code(), 0, DecoderOptions::NONE);
+    let far = |i: Instruction| {
+        let added = i.memory_displacement64() as i64;
+        let register = !matches!(i.memory_base(), Register::None | Register::RIP);
+        (i.mnemonic() != Mnemonic::Lea && register && added.unsigned_abs() >= 1 << 24).then_some((i.ip(), added))
+    };
+    decoder.into_iter().filter_map(far).collect()
 }
