@@ -249,6 +249,46 @@ fn ethernet_headers_are_read_as_by_the_kernel() {
 }
 
 #[test]
+fn headers_of_ipv6_are_found_as_by_the_kernel() {
+    let Some(rig) = common::rig("headers_of_ipv6_are_found_as_by_the_kernel") else { return };
+    let (mut p, mut dice) = (pair(&rig), Dice(6));
+    let (skb, o) = (p.scratch, rig.live.offsets);
+    /// Extension headers, TCP and UDP.
+    const KINDS: [u8; 8] = [0, 43, 44, 51, 59, 60, 6, 17];
+    for case in 0..6000u64 {
+        let (data, len) = (dice.below(64), 54 + dice.below(120));
+        put_skb(&p, &rig, data, len, 1024);
+        let mut frame: Vec<u8> = (0..len).map(|_| dice.next() as u8).collect();
+        (frame[14], frame[20]) = (0x60, KINDS[dice.below(8) as usize]);
+        for header in frame[54..].chunks_exact_mut(8) {
+            (header[0], header[1]) = (KINDS[dice.below(8) as usize], dice.below(3) as u8);
+            if dice.below(2) == 0 {
+                header[2..4].fill(0);
+            }
+        }
+        p.put(1024 + data, &frame);
+        p.put(o.skb_network_header, &(data as u16 + 14).to_le_bytes());
+        let inner = [0, 0, 0, 14, 15, 400][dice.below(6) as usize];
+        p.put(
+            3072,
+            &[u32::to_le_bytes(inner), [0xee; 4], (dice.below(8) as u32).to_le_bytes(), [frame[20]; 4]].concat(),
+        );
+        let [offset, fragment, flags, next] = [0, 4, 8, 12].map(|n| p.scratch + 3072 + n);
+        let target = [u64::from(u32::MAX), 0, 6, 17, 43, 44, 51, 59, 60][dice.below(9) as usize];
+        let about = (case, len, inner, target, &frame[54..]);
+        if case % 3 == 0 {
+            let start = 54 + dice.below(4) / 3 * dice.below(20);
+            p.compare("ipv6_skip_exthdr", [skb, start, next, fragment, 0, 0], u32::MAX.into(), 3200, &about);
+        } else {
+            let or_null = |at: u64, dice: &mut Dice| if dice.below(8) == 0 { 0 } else { at };
+            let (fragment, flags) = (or_null(fragment, &mut dice), or_null(flags, &mut dice));
+            p.compare("ipv6_find_hdr", [skb, offset, target, fragment, flags, 0], u32::MAX.into(), 3200, &about);
+        }
+    }
+    println!("{} cases", p.cases);
+}
+
+#[test]
 fn polls_and_locks_change_hands_as_in_the_kernel() {
     let Some(rig) = common::rig("polls_and_locks_change_hands_as_in_the_kernel") else { return };
     let (mut p, mut dice) = (pair(&rig), Dice(4));

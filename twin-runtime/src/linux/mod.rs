@@ -250,6 +250,8 @@ routines! {
     SkbTrim = "skb_trim" => skb::trim;
     SkbPad = "__skb_pad" => skb::pad;
     SkbCopyBits = "skb_copy_bits" => skb::bits::copy;
+    SkipExtensions = "ipv6_skip_exthdr" => skb::ipv6::skip_extensions;
+    FindHeader = "ipv6_find_hdr" => skb::ipv6::find_header;
     EthTypeTrans = "eth_type_trans" => skb::receive::eth_type_trans;
     GroReceive = "napi_gro_receive" => skb::receive::gro_receive;
     GetFrags = "napi_get_frags" => skb::receive::get_frags;

@@ -3,6 +3,7 @@
 
 pub mod alloc;
 pub mod bits;
+pub mod ipv6;
 pub mod receive;
 mod transmit;
 

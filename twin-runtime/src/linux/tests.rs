@@ -6,6 +6,7 @@ mod bits;
 mod copies;
 mod dma;
 mod foreign;
+mod ipv6;
 mod locks;
 mod pool;
 mod queue;

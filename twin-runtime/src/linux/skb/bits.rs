@@ -62,3 +62,42 @@ fn copy_pieces<H: Host>(
     }
     Ok(0)
 }
+
+/// Reads a few bytes at `offset`. `false`: not all of them are in the packet.
+pub(super) fn peek<H: Host>(
+    s: &Support,
+    host: &mut H,
+    parts: &Parts,
+    offset: u32,
+    into: &mut [u8],
+) -> Result<bool, Stop> {
+    let linear = parts.len - parts.data_len;
+    if u64::from(offset) + into.len() as u64 > parts.len.into() {
+        return Ok(false);
+    }
+    let (first, mut rest) = into.split_at_mut(into.len().min(linear.saturating_sub(offset) as usize));
+    if !first.is_empty() {
+        host.read(parts.data.wrapping_add(offset.into()), first)?;
+    }
+    if rest.is_empty() {
+        return Ok(true);
+    }
+    let (fragments, nr) = read_fragments(host, s, parts)?;
+    let mut skip = offset.max(linear) - linear;
+    for fragment in fragments.get(..nr).unwrap_or_default() {
+        let before = skip.min(fragment.len);
+        skip -= before;
+        let now = rest.len().min((fragment.len - before) as usize);
+        let (piece, left) = core::mem::take(&mut rest).split_at_mut(now);
+        if now != 0 {
+            let page = s.page_address(fragment.page).ok_or(bad("fragment without a page", fragment.page))?;
+            host.read(page.wrapping_add(u64::from(fragment.offset) + u64::from(before)), piece)?;
+        }
+        rest = left;
+        if rest.is_empty() {
+            return Ok(true);
+        }
+    }
+    // The rest is in further packets, of which its own routine knows.
+    Err(Stop::Upcall)
+}
