@@ -73,7 +73,7 @@ impl Original {
             return Ok(());
         }
         let back = world.read_int(self.cpu.regs[4], 8).map_err(|f| self.ended(Class::Stack, format!("{f:?}")))?;
-        if program::is_return_thunk(&names) || program::is_preemption_hook(&names) {
+        if program::is_return_thunk(&names) || program::has_no_effect(&names) {
             self.cpu.regs[4] += 8;
             self.cpu.rip = back;
             return Ok(());

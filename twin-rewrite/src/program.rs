@@ -126,6 +126,18 @@ pub fn is_preemption_hook(names: &[&str]) -> bool {
     names.iter().any(|n| n.contains("preempt_schedule") || *n == "__fentry__")
 }
 
+/// Whether `names` are those of a function that notes in the running task that it reads what RCU frees, or has read it. A twin runs in no task: the two
+/// calls would be the domain's, perhaps in two of its tasks, and if the twin ended between them one would read for ever. Where readers cannot
+/// be preempted Linux has no such functions.
+pub fn is_reader_mark(names: &[&str]) -> bool {
+    names.iter().any(|n| matches!(*n, "__rcu_read_lock" | "__rcu_read_unlock"))
+}
+
+/// Whether a twin does without calls of the function with these names.
+pub fn has_no_effect(names: &[&str]) -> bool {
+    is_preemption_hook(names) || is_reader_mark(names)
+}
+
 fn never_returns(names: &[&str]) -> bool {
     const NAMES: [&str; 4] = ["__stack_chk_fail", "panic", "fortify_panic", "__fortify_panic"];
     names.iter().any(|n| NAMES.contains(n))
@@ -263,13 +275,13 @@ fn overlaps(body: &Body, address: u64) -> bool {
     body.nodes.range(..address).next_back().is_some_and(|(_, n)| n.instruction.next_ip() > address)
 }
 
-/// Whether a twin can do without the instruction: padding, prefetches, calls of hooks that keep all registers.
+/// Whether a twin can do without the instruction: padding, prefetches, calls of hooks and of what marks a reader.
 fn is_without_effect(m: &Module, i: &Instruction) -> bool {
     match i.mnemonic() {
         Mnemonic::Nop | Mnemonic::Reservednop | Mnemonic::Fnop => true,
         Mnemonic::Prefetcht0 | Mnemonic::Prefetcht1 | Mnemonic::Prefetcht2 | Mnemonic::Prefetchnta => true,
         Mnemonic::Prefetchw => true,
-        Mnemonic::Call => i.is_call_near() && is_preemption_hook(&m.externs.names(i.near_branch_target())),
+        Mnemonic::Call => i.is_call_near() && has_no_effect(&m.externs.names(i.near_branch_target())),
         _ => false,
     }
 }
@@ -299,7 +311,8 @@ fn flow(m: &Module, i: &Instruction, own: u64, entries: &BTreeSet<u64>) -> Resul
         FlowControl::Return if i.mnemonic() == Mnemonic::Ret && i.op_count() == 0 => Flow::Return,
         FlowControl::UnconditionalBranch => {
             let to = i.near_branch_target();
-            if is_return_thunk(&m.externs.names(to)) {
+            let names = m.externs.names(to);
+            if is_return_thunk(&names) || is_reader_mark(&names) {
                 Flow::Return
             } else if is_outside(m, to) {
                 Flow::Tail(outside(to)?)

@@ -362,3 +362,24 @@ fn far_displacements(image: &[u8]) -> Vec<(u64, i64)> {
     };
     decoder.into_iter().filter_map(far).collect()
 }
+
+/// They would be calls of the domain's, in two tasks of it.
+#[test]
+fn marks_of_readers_are_no_calls() {
+    const LOCK: u64 = OUTSIDE + 0x1000;
+    const UNLOCK: u64 = OUTSIDE + 0x2000;
+    let call =
+        |op: u8, at: u64, to: u64| [&[op][..], &((to as i64 - (TEXT + at + 5) as i64) as i32).to_le_bytes()].concat();
+    // f: call lock; mov eax,[rdi]; call unlock; ret. g, 16 bytes behind: sub rsp,8; call lock; add rsp,8; jmp unlock
+    let f = [call(0xe8, 0, LOCK), vec![0x8b, 0x07], call(0xe8, 7, UNLOCK), vec![0xc3]].concat();
+    let g =
+        [vec![0x48, 0x83, 0xec, 8], call(0xe8, 20, LOCK), vec![0x48, 0x83, 0xc4, 8], call(0xe9, 29, UNLOCK)].concat();
+    let mut m = module(&[("f", &f), ("g", &g)]);
+    m.externs.add(LOCK, "__rcu_read_lock");
+    m.externs.add(UNLOCK, "__rcu_read_unlock");
+    for o in all_options() {
+        let out = rewrite(&m, &o).unwrap();
+        assert_eq!((out.refused.as_slice(), out.imports.as_slice()), (&[][..], &[][..]), "{o:?}");
+        twin_verify::verify(&out.image, &policy(&o)).unwrap();
+    }
+}

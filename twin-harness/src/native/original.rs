@@ -154,7 +154,7 @@ fn bind(rig: &Rig, world: &World) -> Result<(Vec<String>, Mapped), String> {
 
 /// What stands for a thunk or a hook of the kernel.
 fn stand_in(names: &[&str]) -> Option<Vec<u8>> {
-    if program::is_return_thunk(names) || program::is_preemption_hook(names) {
+    if program::is_return_thunk(names) || program::has_no_effect(names) {
         return Some(vec![0xc3]);
     }
     let n = program::thunk_register(names)?;
