@@ -129,6 +129,20 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         }
     }
 
+    /// The port of a physical interrupt is a card's until it is closed; the interrupt's number. `EINVAL`: it is none.
+    pub fn give_to_card(&mut self, port: Port) -> Result<u32, Errno> {
+        let ch = self.ports.get_mut(port).ok_or(Errno::EINVAL)?;
+        let Binding::Pirq(pirq) = ch.binding else { return Err(Errno::EINVAL) };
+        ch.is_cards = true;
+        Ok(pirq)
+    }
+
+    /// Has `port` been a card's, and that of `pirq`, ever since it was bound? Who closes it frees what handled the interrupt; a port that is bound
+    /// afterwards may well have the same numbers.
+    pub fn is_cards(&self, port: Port, pirq: u32) -> bool {
+        self.ports.get(port).is_some_and(|ch| ch.is_cards && ch.binding == Binding::Pirq(pirq))
+    }
+
     /// Chooses the vCPU that a port notifies. `ENOENT`: no such vCPU. `EINVAL`: no such port, or one that belongs to a
     /// vCPU (IPI, per-vCPU virtual interrupt), or the hypervisor's. For a physical interrupt its number is returned, so
     /// that the line can be steered along.

@@ -114,9 +114,9 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         self.ports.get(port).is_some_and(|ch| self.is_pending(mem, port, ch))
     }
 
-    /// If `port` is that of physical interrupt `pirq`, and an event of it would be new and is not masked: the vCPU that would be told.
+    /// If `port` is a card's and that of physical interrupt `pirq`, and an event of it would be new and is not masked: the vCPU that would be told.
     pub fn would_tell(&self, mem: &impl Shared, port: Port, pirq: u32) -> Option<u32> {
-        let ch = self.ports.get(port).filter(|ch| ch.binding == Binding::Pirq(pirq))?;
+        let ch = self.ports.get(port).filter(|_| self.is_cards(port, pirq))?;
         let is_masked = match &self.layout {
             Layout::TwoLevel => two_level_is_masked(mem, port),
             Layout::Fifo(f) => f.is_masked(port),

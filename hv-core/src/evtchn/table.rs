@@ -24,6 +24,8 @@ pub(super) struct Channel {
     pub queued_on: (u16, u8),
     /// FIFO: it has an event, but its word is not there yet.
     pub pending: bool,
+    /// A physical interrupt that has been a card's since it was bound.
+    pub is_cards: bool,
 }
 
 impl Channel {
@@ -33,6 +35,7 @@ impl Channel {
         priority: DEFAULT_PRIORITY,
         queued_on: (0, DEFAULT_PRIORITY),
         pending: false,
+        is_cards: false,
     };
 
     /// Is it connected to port `port` of `dom`?
@@ -116,9 +119,11 @@ impl PortTable {
         Ok(())
     }
 
-    /// No port waits for its word.
+    /// No port waits for its word, and none is a card's.
     pub fn forget_pending(&mut self) {
-        self.chunks.iter_mut().flatten().for_each(|ch| ch.pending = false);
+        for ch in self.chunks.iter_mut().flatten() {
+            (ch.pending, ch.is_cards) = (false, false);
+        }
     }
 
     /// Gives back the last chunks, as far as no port of them is open; the first stays.

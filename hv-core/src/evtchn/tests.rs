@@ -504,6 +504,8 @@ fn an_interrupt_would_tell_who_has_neither_masked_it_nor_one_pending() {
             array.0[port as usize].store(if masked { FIFO_MASKED } else { 0 }, SeqCst);
         };
         set_masked(false);
+        assert_eq!(ev.would_tell(&mem, port, 4), None, "no card's");
+        assert_eq!(ev.give_to_card(port), Ok(4));
         assert_eq!(ev.would_tell(&mem, port, 4), Some(1));
         assert_eq!(ev.would_tell(&mem, port, 5), None, "another interrupt");
         assert_eq!(ev.would_tell(&mem, ipi, 4), None, "no interrupt's");
@@ -513,6 +515,26 @@ fn an_interrupt_would_tell_who_has_neither_masked_it_nor_one_pending() {
         set_masked(false);
         ev.raise_pirq(&mem, port, 4).unwrap();
         assert_eq!(ev.would_tell(&mem, port, 4), None, "pending");
+    }
+}
+
+/// A driver that frees its interrupt and asks for it anew gets the same numbers, and its handler's argument is another.
+#[test]
+fn a_card_does_not_keep_an_interrupt_that_is_bound_anew() {
+    let (mut ev, mem) = domain(0, 1);
+    let port = ev.bind_pirq(4, |_| Ok(())).unwrap();
+    assert!(!ev.is_cards(port, 4));
+    assert_eq!(ev.give_to_card(port), Ok(4));
+    assert!(ev.is_cards(port, 4) && !ev.is_cards(port, 5));
+    assert_eq!(ev.close(&mem, port, Peer::Unlocked), Ok(Closed::Pirq(4)));
+    assert!(!ev.is_cards(port, 4));
+    assert_eq!(ev.bind_pirq(4, |_| Ok(())), Ok(port));
+    assert!(!ev.is_cards(port, 4) && ev.would_tell(&mem, port, 4).is_none());
+    assert_eq!(ev.raise_pirq(&mem, port, 4), Some(0), "it is the domain's");
+    let ipi = ev.bind_ipi(0).unwrap();
+    for none in [ipi, ipi + 1, 100_000] {
+        assert_eq!(ev.give_to_card(none), Err(Errno::EINVAL));
+        assert!(!ev.is_cards(none, 4));
     }
 }
 

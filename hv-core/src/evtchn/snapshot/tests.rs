@@ -268,3 +268,17 @@ fn ports_are_noted_where_there_is_room_and_go_back_without() {
     world.go_back(&saved, &words);
     assert_eq!(world.all(), all);
 }
+
+/// Its twin and its handler are not what they were: it is given anew.
+#[test]
+fn no_interrupt_is_a_cards_after_the_way_back() {
+    let mut world = World::new(false);
+    let port = world.ev.bind_pirq(7, |_| Ok(())).unwrap();
+    world.ev.give_to_card(port).unwrap();
+    let saved = world.ev.save(|page| world.name(page)).unwrap().unwrap();
+    assert!(world.ev.is_cards(port, 7), "it goes on meanwhile");
+    world.ev.let_go();
+    world.ev.go_back(&saved, |_| unreachable!("no page is the guest's")).unwrap();
+    assert_eq!(world.ev.binding(port), Ok(Binding::Pirq(7)));
+    assert!(!world.ev.is_cards(port, 7));
+}

@@ -22,7 +22,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use hv_core::evtchn::Binding;
 use twin_abi::op::{self, note, TwinAttach, TwinIrq, TwinNapi};
 use twin_runtime::linux::lanes::{Lanes, MAX_LANES};
 use twin_runtime::linux::pool::Forgetting;
@@ -178,7 +177,7 @@ fn read(d: &Domain, request: &TwinAttach, loaded: &Loaded) -> Result<Attached, E
     lines.try_reserve_exact(irqs.len()).map_err(|_| Errno::ENOMEM)?;
     for irq in irqs {
         let handler = Handler { handler: function(irq.handler)?, number: irq.number, argument: irq.argument };
-        let Binding::Pirq(pirq) = d.events.lock().binding(irq.port)? else { return Err(Errno::EINVAL) };
+        let pirq = d.events.lock().give_to_card(irq.port)?;
         if lines.iter().any(|(_, line)| line.port == irq.port) {
             return Err(Errno::EINVAL);
         }

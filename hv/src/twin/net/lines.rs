@@ -13,7 +13,6 @@ use crate::domain::{self, Domain};
 use crate::irq;
 use crate::sched::Cause;
 use core::sync::atomic::Ordering;
-use hv_core::evtchn::Binding;
 use xen_abi::event::Port;
 
 /// An interrupt for `d` came. `true`: it is handled here.
@@ -46,14 +45,14 @@ pub fn may_handle(owner: u16, line: Line) -> bool {
     told.and_then(|vcpu| d.vcpu(vcpu)).is_some_and(|v| !v.events_masked())
 }
 
-/// Those interrupts of `lines`, which were taken before, that can be handled now. One whose port is another's by now, or nobody's, the domain handles:
-/// its vCPU would never be told of it, so it is taken out.
+/// Those interrupts of `lines`, which were taken before, that can be handled now. One whose port was closed meanwhile the domain handles, if it has bound
+/// it anew: its vCPU would never be told of it, so it is taken out.
 pub fn ready(card: &Attached, lines: &mut u32) -> u32 {
     let (mut ready, before) = (0, *lines);
     for (n, (_, line)) in card.irqs.iter().enumerate().filter(|(n, _)| before >> n & 1 != 0) {
         if may_handle(card.owner, *line) {
             ready |= 1 << n;
-        } else if let Some(d) = domain::find(card.owner).filter(|d| !is_bound(d, *line)) {
+        } else if let Some(d) = domain::find(card.owner).filter(|d| !is_cards(d, *line)) {
             *lines &= !(1 << n);
             hand_over(&d, *line);
         }
@@ -61,9 +60,9 @@ pub fn ready(card: &Attached, lines: &mut u32) -> u32 {
     ready
 }
 
-/// Is it still the interrupt of that port?
-fn is_bound(d: &Domain, line: Line) -> bool {
-    d.events.lock().binding(line.port) == Ok(Binding::Pirq(line.pirq))
+/// Is it still the interrupt of that port, which was not closed meanwhile? Who closes it frees the handler's argument.
+fn is_cards(d: &Domain, line: Line) -> bool {
+    d.events.lock().is_cards(line.port, line.pirq)
 }
 
 /// The handler of an interrupt has run and said whether it was its device's: the line may fire again.
