@@ -42,6 +42,14 @@ void set_ticking(bool is_ticking)
 	set_cmos(0xb, (cmos(0xb) & ~0x40) | is_ticking << 6);
 }
 
+void bind_interrupt(void)
+{
+	struct bind_pirq bind = { RTC_IRQ, 0, 0 };
+	if (evtchn(EVTCHN_bind_pirq, &bind))
+		error("bind_pirq");
+	irq_port = bind.port;
+}
+
 /* The clock is the device that interrupts: again when it was asked why. */
 static void set_up_interrupt(void)
 {
@@ -50,14 +58,11 @@ static void set_up_interrupt(void)
 		int type, index, pirq, bus, devfn, entry, pad1;
 		u64 table;
 	} map = { .domid = DOMID_SELF, .type = 1, .index = RTC_IRQ, .pirq = RTC_IRQ };
-	struct bind_pirq bind = { RTC_IRQ, 0, 0 };
 	u32 level = 1;
 	if (HC2(physdev_op, PHYSDEVOP_set_iopl, &level))
 		error("set_iopl");
 	HC2(physdev_op, PHYSDEVOP_map_pirq, &map);
-	if (evtchn(EVTCHN_bind_pirq, &bind))
-		error("bind_pirq");
-	irq_port = bind.port;
+	bind_interrupt();
 	set_cmos(0xa, 0x26); /* 1024 a second */
 	set_ticking(true);
 }

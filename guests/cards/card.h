@@ -8,8 +8,8 @@
 /* Places that guests/lib/twins/code.S knows. A test plays the device: it says how many packets have gone, and what is there. */
 struct card {
 	volatile u64 xmit_answer, xmit_call, xmit_bug, poll_call, poll_bug, argument, nr_sent, nr_gone, nr_done, wake, rx_filled, rx_wanted,
-		rx_there, rx_taken, weight, nr_interrupts, nr_polls, second, interrupt_bug, late_call;
-	u64 pad0[12];
+		rx_there, rx_taken, weight, nr_interrupts, nr_polls, second, interrupt_bug, late_call, interrupt_flip;
+	u64 pad0[11];
 	volatile u64 tx[64], rx[64];
 	u8 napi[768];
 	u8 queue[2048];
@@ -49,6 +49,8 @@ void unload_card(void);
 struct twin_attach good_attach(void);
 s64 attach(void);
 s64 detach(void);
+/* The device's interrupt has a port, `irq_port`. */
+void bind_interrupt(void);
 /* Does the device interrupt at all? */
 void set_ticking(bool is_ticking);
 /* The device interrupts once. */

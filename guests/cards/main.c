@@ -1,7 +1,7 @@
 /*
  * A network card whose driver is a twin: a guest's packets go out by it and come in, whatever it is that the driver asks the domain for
  * meanwhile; one that cuts packets gets them whole; one with two transmit queues sends by both, and neither waits for
- * the other; what is refused; what happens to what is under way when the card goes; neither a driver that never comes to an end nor a
+ * the other; what is refused; what of its interrupts the domain handles; what happens to what is under way when the card goes; neither a driver that never comes to an end nor a
  * guest that never stops sending what the card does not take keeps its CPUs from others; and where memory is short a card that is there goes on,
  * and one that comes leaves the hypervisor what that keeps for itself.
  * (cpus: 2) (shares: channels fronts twins) (differs: stock Xen has no twins)
@@ -233,6 +233,46 @@ static void calls_out(void)
 	UNTIL(*word((u64)card->napi, NAPI_STATE) == 0, "the end of the poll");
 }
 
+/* Has the domain had an event of the device's? */
+static bool has_interrupt(void)
+{
+	return upcall_ports[irq_port / 64] >> irq_port % 64 & 1;
+}
+
+static void forget_interrupt(void)
+{
+	upcall_ports[irq_port / 64] &= ~(1ul << irq_port % 64);
+}
+
+/* A handler that wants a thread of the domain's; and an interrupt that the domain has bound anew, whose port has the number that it had. */
+static void domains_interrupts(void)
+{
+	load_card("domains_own");
+	check_result(attach(), 0, "attaching");
+	interrupt("a handler");
+	forget_interrupt();
+	card->interrupt_flip = 3;
+	interrupt("a handler that wants a thread");
+	UNTIL(has_interrupt(), "an interrupt that wants a thread");
+	card->interrupt_flip = 0;
+	u32 port = irq_port;
+	check_result(evtchn(EVTCHN_close, &port), 0, "closing the interrupt's port");
+	forget_interrupt();
+	u64 nr = card->nr_interrupts;
+	bind_interrupt();
+	check(irq_port == port, "bound anew it has port %u", irq_port);
+	ask_for_interrupt();
+	UNTIL(has_interrupt(), "an interrupt that was bound anew");
+	check(card->nr_interrupts == nr, "the twin handles what was bound anew");
+	check_result(detach(), 0, "taking the card away");
+	/* Given to a card again it is the card's. */
+	check_result(attach(), 0, "attaching again");
+	interrupt("attached again");
+	UNTIL(*word((u64)card->napi, NAPI_STATE) == 0, "the end of the poll");
+	check_result(detach(), 0, "taking the card away again");
+	unload_card();
+}
+
 /* Packets that the card does not take are answered at once. */
 static void too_long(void)
 {
@@ -279,6 +319,8 @@ void test_main(void)
 	check_received(&out, 60, "without the card");
 	check_answers(1, "without the card");
 	unload_card();
+	audit();
+	domains_interrupts();
 	audit();
 	ends();
 	audit();

@@ -368,6 +368,7 @@ twin_scatter_end:
 	.set	SECOND, 136
 	.set	INTERRUPT_BUG, 144
 	.set	LATE_CALL, 152
+	.set	INTERRUPT_FLIP, 160
 	.set	TX, 256
 	.set	RX, 768
 	.set	NAPI, 1280
@@ -425,7 +426,7 @@ twin_scatter_end:
 	ud2
 card_xmit_end:
 
-	/* int card_interrupt(number, card): schedules the poll, unless it is told to end when it has taken it. */
+	/* int card_interrupt(number, card): schedules the poll, unless it is told to end when it has taken it. Bits of its answer are as it is told. */
 	function card_interrupt
 	push	%rbx
 	push	%rbp
@@ -442,7 +443,9 @@ card_xmit_end:
 	lea	NAPI(%rbx), %rdi
 	call	*IMPORTS + 16(%rip)
 	place	card_interrupt_out 2
-	mov	$1, %eax
+	card	%rdx
+	mov	INTERRUPT_FLIP(%rdx), %eax
+	xor	$1, %eax
 	pop	%rbp
 	pop	%rbx
 	ret

@@ -7,6 +7,7 @@
 
 pub mod dma;
 pub mod inbox;
+pub mod irq;
 pub mod lanes;
 pub mod lock;
 pub mod napi;

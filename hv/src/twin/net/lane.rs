@@ -11,6 +11,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hv_core::patience::{Interval, Patience};
 use twin_abi::op::UPCALL_LIMIT_NS;
+use twin_runtime::linux::irq::Unclaimed;
 use x86::PAGE_SIZE;
 
 /// What somebody wants of a lane: bits.
@@ -82,6 +83,8 @@ impl Waits {
 pub struct Progress {
     /// Interrupts that came and are not handled: bits.
     pub lines: u32,
+    /// Those that no handler has taken for its device's.
+    pub unclaimed: Unclaimed,
     /// The last turn has left some that could not be handled: when it is looked at those again.
     pub ears: Option<Interval>,
     /// Polls that are the hypervisor's, and are to run: bits.

@@ -2,7 +2,7 @@
 //!
 //! One is taken if the domain has not masked its event channel, and nothing of it is pending. It is handled when the vCPU that it is
 //! bound to takes events: so never while the domain's own handler runs or is kept out. The domain would pass on to itself what its own
-//! handler finds, so it is not asked to help.
+//! handler finds, so it is not asked to help, unless the interrupt seems to be another device's of its, or wants a thread.
 
 use super::attached::{Attached, Line};
 use super::lane::wanted;
@@ -13,7 +13,9 @@ use crate::domain::{self, Domain};
 use crate::irq;
 use crate::sched::Cause;
 use core::sync::atomic::Ordering;
+use twin_runtime::linux::irq::{Answer, Unclaimed, Wiring};
 use xen_abi::event::Port;
+use xen_abi::physdev::{XENIRQSTAT_NEEDS_EOI, XENIRQSTAT_SHARED};
 
 /// An interrupt for `d` came. `true`: it is handled here.
 pub fn came(d: &Domain, port: Port, pirq: u32) -> bool {
@@ -65,8 +67,24 @@ fn is_cards(d: &Domain, line: Line) -> bool {
     d.events.lock().is_cards(line.port, line.pirq)
 }
 
+/// The handler of interrupt `n` of a lane has run and returned `value`: the line may fire again, or the domain handles it as well.
+pub fn answered(owner: u16, (n, line): (usize, Line), value: u32, unclaimed: &mut Unclaimed) {
+    let now = tsc::now_ns();
+    let wiring = || {
+        let status = irq::guest::lock().status(owner, line.pirq).unwrap_or(0);
+        Wiring { is_level: status & XENIRQSTAT_NEEDS_EOI != 0, has_others: status & XENIRQSTAT_SHARED != 0 }
+    };
+    match unclaimed.answer(n, value, wiring, now) {
+        Answer::Ended { is_its } => handled(owner, line, is_its),
+        Answer::Domain => match domain::find(owner) {
+            Some(d) => hand_over(&d, line),
+            None => handled(owner, line, false),
+        },
+    }
+}
+
 /// The handler of an interrupt has run and said whether it was its device's: the line may fire again.
-pub fn handled(owner: u16, line: Line, is_its: bool) {
+fn handled(owner: u16, line: Line, is_its: bool) {
     let mut table = irq::guest::lock();
     table.found(owner, line.pirq, is_its);
     let _ = table.eoi(owner, line.pirq, tsc::now_ns());

@@ -30,9 +30,6 @@ const BUDGET: u32 = 192;
 /// A poll that has dealt with so many packets took as long as several invocations.
 const MANY: u32 = 16;
 
-/// What a handler returns if it was its device that asked.
-const IRQ_HANDLED: u32 = 1;
-
 /// How a turn ended.
 pub enum Ended {
     /// There is nothing to do.
@@ -312,7 +309,7 @@ impl<'a> Turn<'a> {
         match job {
             Job::Line(n) => {
                 if let Some((_, line)) = self.attached.irq(n) {
-                    lines::handled(self.attached.owner, line, value & IRQ_HANDLED != 0);
+                    lines::answered(self.attached.owner, (n, line), value, &mut self.progress.unclaimed);
                 }
                 Ok(())
             }
