@@ -15,7 +15,7 @@ const DESTINATION: u8 = 60;
 
 /// Bytes of the header of IPv6 itself; where in it is what comes next.
 const FIXED: u32 = 40;
-const NEXT: u64 = 6;
+const NEXT: usize = 6;
 
 /// Flags of `ipv6_find_hdr`: it has come across a fragment header; it is to end at an authentication header; it is to pass routing headers
 /// without segments left.
@@ -161,10 +161,10 @@ fn find<H: Host>(
     let (mut at, mut header) = if inner == 0 {
         let own = u64::from(host.u16(skb.wrapping_add(support.offsets.skb_network_header))?);
         let own = parts.head.wrapping_add(own);
-        (low_u32(own.wrapping_sub(parts.data)).wrapping_add(FIXED), host.u8(own.wrapping_add(NEXT))?)
+        (low_u32(own.wrapping_sub(parts.data)).wrapping_add(FIXED), host.u8(own.wrapping_add(NEXT as u64))?)
     } else {
         match headers.read::<H, { FIXED as usize }>(host, inner)? {
-            Some(header) if header[0] >> 4 == 6 => (inner.wrapping_add(FIXED), header[NEXT as usize]),
+            Some(header) if header[0] >> 4 == 6 => (inner.wrapping_add(FIXED), header[NEXT]),
             _ => return Ok(found),
         }
     };
