@@ -77,12 +77,20 @@ fn told(output: &Output, begun: Instant) -> String {
     format!("{functions} functions, {bytes} bytes of image, {} ms", begun.elapsed().as_millis())
 }
 
-/// Nothing that could not be rewritten is on the way of packets.
+/// Nothing that could not be rewritten is on the way of packets; and where they are sent nothing that would end the twin.
 fn check_path(found: &Found, output: &Output) -> Result<(), String> {
+    let module = &found.module;
+    if let Some(lent) = path::lent(module, &[found.live.net.start_xmit]).first() {
+        return Err(format!(
+            "{} is on the way of packets and lends a variable to {}, which the domain would do for the twin, and the domain does not reach it: {}",
+            lent.function,
+            lent.import,
+            module.describe(lent.address)
+        ));
+    }
     if output.refused.is_empty() {
         return Ok(());
     }
-    let module = &found.module;
     let reached = path::reached(module, &path::entries(&found.live));
     match output.refused.iter().find(|refused| path::is_among(module, refused, &reached)) {
         None => Ok(()),
