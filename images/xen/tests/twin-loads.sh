@@ -14,7 +14,7 @@ if ! xl info | grep -q '^xen_extra.*tandem'; then
 	check another-hypervisor refuses 'this hypervisor is not Tandem' '--interface eth0'
 	return
 fi
-check without-an-interface refuses 'usage: twind' ''
+check without-an-interface refuses 'say which interface' ''
 check an-interface-that-is-not-there refuses 'there is no interface eth7' '--interface eth7'
 check an-interface-that-is-no-devices refuses 'not the interface of a PCI device' '--interface lo'
 check an-unknown-mode refuses 'there is no mode stlb' '--interface eth0 --mode stlb'
