@@ -83,7 +83,7 @@ bridge_own() {
 }
 
 # join_few: of the segments that the NIC receives no more are joined to one packet than our own interface at the switch sends whole: 18 pages, and
-# half of the segments of a card whose buffers lie one behind the other are in two. By its path: busybox' shell has an `ip` of its own.
+# of a card whose buffers lie one behind the other some segments are in two. By its path: busybox' shell has an `ip` of its own.
 join_few() { /bin/ip link set eth0 gro_max_size 17000; }
 
 # bridge_switch:DRIVER: the same by the kernel's command line; what went wrong is said
