@@ -13,7 +13,8 @@ pub(super) const STORM: u32 = 10_000;
 /// How long a domain that shares a level-triggered line may keep it masked. A driver's handler takes microseconds.
 const ANSWER_NS: u64 = 100_000_000;
 /// A line of which a sharer has not answered in time fires at most this often: its device may well go on asking. Nor may one that was late
-/// before keep it masked for longer: each time that it is late it would else cost the others [`ANSWER_NS`], if it always answers afterwards.
+/// before, or has taken longer than this to answer, keep it masked for longer: each time it would else cost the others [`ANSWER_NS`], if it
+/// always answers just before or afterwards.
 const THROTTLE_NS: u64 = 10_000_000;
 /// A line that nobody holds asserted stays silent for at least this long now and then after it was unmasked.
 const CALM_NS: u64 = 100_000;
@@ -45,7 +46,7 @@ pub(super) struct Line<M> {
     pub(super) in_flight: u8,
     /// Bit n: guest n has not answered in time, and is not waited for until it does.
     pub(super) late: u8,
-    /// Bit n: guest n has once been late on this line.
+    /// Bit n: guest n has once been late, or has taken as long as the throttle to answer, on this line or on one that it has left.
     was_late: u8,
     /// Bit n: guest n serves the line alone as it seems, since it was found to be its device's that asked.
     pub(super) alone: u8,
@@ -135,7 +136,8 @@ impl<M> Line<M> {
         }
     }
 
-    pub fn add(&mut self, guest: Delivery, share: bool) {
+    /// Takes a guest in. `was_late`: it [has kept](Self::has_kept) a line from others.
+    pub fn add(&mut self, guest: Delivery, share: bool, was_late: bool) {
         if self.is_idle() {
             self.shareable = share;
             self.in_flight = 0;
@@ -147,8 +149,15 @@ impl<M> Line<M> {
         if let Some((n, slot)) = self.guests.iter_mut().enumerate().find(|(_, g)| g.is_none()) {
             *slot = Some(guest);
             self.present |= 1 << n;
-            self.was_late &= !(1 << n);
+            self.was_late = self.was_late & !(1 << n) | u8::from(was_late) << n;
         }
+    }
+
+    /// Has a guest kept the line from others for long, or does it perhaps just now? Who leaves and comes back is waited for no longer than who
+    /// stays.
+    pub fn has_kept(&self, dom: DomId, pirq: u32) -> bool {
+        let waited_for = if self.is_shared() { self.in_flight } else { 0 };
+        (self.was_late | waited_for) & self.bit_of(dom, pirq) != 0
     }
 
     /// Takes a guest out. `true`: it was the last that the line was masked for.
@@ -254,6 +263,9 @@ impl<M> Line<M> {
     /// A guest has answered. `true`: it was the last, and the line may be unmasked.
     #[inline]
     pub fn finish(&mut self, dom: DomId, pirq: u32, now: u64) -> bool {
+        if self.is_shared() && now.saturating_sub(self.started) >= THROTTLE_NS {
+            self.was_late |= self.in_flight & self.bit_of(dom, pirq);
+        }
         let opens = self.answered(dom, pirq);
         if opens && self.is_abandoned {
             self.opened = Some(Opened::ByAnswer(now));
@@ -264,13 +276,17 @@ impl<M> Line<M> {
     #[inline]
     fn answered(&mut self, dom: DomId, pirq: u32) -> bool {
         let before = self.in_flight;
-        for n in places(self.present) {
-            if self.guests.get(n).copied().flatten().is_some_and(|g| g.dom == dom && g.pirq == pirq) {
-                self.in_flight &= !(1 << n);
-                self.late &= !(1 << n);
-            }
-        }
+        let bit = self.bit_of(dom, pirq);
+        self.in_flight &= !bit;
+        self.late &= !bit;
         before != 0 && self.in_flight == 0 && !self.throttle()
+    }
+
+    /// The bit of a guest; 0: it is none.
+    #[inline]
+    fn bit_of(&self, dom: DomId, pirq: u32) -> u8 {
+        let is_it = |n: &usize| self.guests.get(*n).copied().flatten().is_some_and(|g| g.dom == dom && g.pirq == pirq);
+        places(self.present).find(is_it).map_or(0, |n| 1 << n)
     }
 
     /// The line is to be unmasked: `true` if it must wait.

@@ -6,7 +6,7 @@
 //! the top down. Lines may be shared by domains that all agree.
 //!
 //! Level-triggered: masked when it fires, until every domain that was told has said EOI. A domain that shares the line and
-//! does not answer in time is no longer waited for, until it does, and then for less long: a dead domain does not keep the line from the others;
+//! does not answer in time is no longer waited for, until it does, and then for less long, as is one that takes its time: a dead domain does not keep the line from the others;
 //! but as its device may go on asking, the line fires less often meanwhile. So it does after a sharer has left, each time that
 //! it fires again as soon as the others have answered, until the line was found silent a few times: its device may be asking with nobody left to serve it. Of a line that somebody was found to serve
 //! only he is told, most times: a shared line keeps asking while another's device does, and then he finds nothing. Edge-triggered and messages:
@@ -127,6 +127,8 @@ struct DomainPirqs<P> {
     pirqs: Vec<Pirq>,
     /// Page of bits that say which pirqs need an EOI, and whether an EOI unmasks the port too.
     eoi_map: Option<(P, bool)>,
+    /// It has kept a shared line from others for long, and left it.
+    was_late: bool,
 }
 
 /// See the module's documentation. `P` keeps a guest page referenced and gives its words.
@@ -163,7 +165,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         let count = (self.nr_gsis + kind.messages(self.nr_gsis)) as usize;
         pirqs.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
         pirqs.resize(count, Pirq::default());
-        self.domains.insert(dom, DomainPirqs { kind, pirqs, eoi_map: None });
+        self.domains.insert(dom, DomainPirqs { kind, pirqs, eoi_map: None, was_late: false });
         Ok(())
     }
 
@@ -204,7 +206,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             self.chip.route_gsi(irq, wire).inspect_err(|_| self.chip.unroute(irq, None))?;
         }
         let first = line.is_idle();
-        line.add(Delivery { dom, pirq, port, kind: d.kind }, share);
+        line.add(Delivery { dom, pirq, port, kind: d.kind }, share, d.was_late);
         let level = line.is_level();
         if first {
             self.chip.unmask(irq, line.msi);
@@ -230,6 +232,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         let Some(irq) = entry.irq.checked_sub(1).filter(|_| port != 0 && entry.port == port) else { return };
         entry.port = 0;
         let Some(line) = self.lines.get_mut(irq as usize) else { return };
+        let was_late = line.has_kept(dom, pirq);
         let done = line.remove(dom, pirq);
         if line.is_idle() {
             self.chip.mask(irq, line.msi);
@@ -239,6 +242,9 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             }
         } else if done {
             self.chip.unmask(irq, line.msi);
+        }
+        if let Some(d) = self.domains.get_mut(&dom) {
+            d.was_late |= was_late;
         }
     }
 

@@ -127,7 +127,9 @@ fn a_domain_that_is_late_each_time_keeps_a_shared_line_for_no_longer() {
     }
     assert!((90..=210).contains(&fired), "in a second it fires {fired} times");
     // Another who comes in its place is waited for as anybody is.
-    i.unbind(5, 19, 7);
+    i.remove_domain(5);
+    i.add_domain(5, Kind::Guest).unwrap();
+    i.map_gsi(5, 19, Some(19)).unwrap();
     i.bind(5, 19, 7, true).unwrap();
     i.expire(2100 * MS);
     i.next_wake();
@@ -135,6 +137,59 @@ fn a_domain_that_is_late_each_time_keeps_a_shared_line_for_no_longer() {
     i.eoi(0, 19, 0).unwrap();
     i.expire(2250 * MS);
     assert!(!i.look(19).unwrap().sharers().any(|s| s.is_late));
+}
+
+/// How often the line fires in the second second, while domain 0 answers at once and 5 does as `answer` says, which is told since when it is
+/// waited for.
+fn fires_while(mut answer: impl FnMut(&mut Ints, u64, u64)) -> usize {
+    let mut i = shared();
+    i.eoi(0, 19, 0).unwrap();
+    let (mut fired, mut wake, mut told) = (0, Some(100 * MS), 0);
+    for now in (0..2000 * MS).step_by(100_000) {
+        if wake.is_some_and(|at| now >= at) {
+            while i.expire(now).is_some() {}
+            wake = i.next_wake();
+        }
+        answer(&mut i, told, now);
+        if open(&mut i, 19) {
+            wake = i.fired(19, now).wake_ns.or(wake);
+            told = now;
+            fired += usize::from(now >= 1000 * MS);
+            i.eoi(0, 19, now).unwrap();
+        }
+    }
+    fired
+}
+
+#[test]
+fn a_domain_that_answers_just_in_time_keeps_a_shared_line_for_no_longer() {
+    for after in [11, 50, 99] {
+        let fired = fires_while(|i, told, now| {
+            if now >= told + after * MS {
+                i.eoi(5, 19, now).unwrap();
+            }
+        });
+        assert!(fired >= 90, "if it takes {after} ms: {fired} times");
+    }
+    // A quick one costs nobody anything.
+    assert!(fires_while(|i, _, now| i.eoi(5, 19, now).map(|_| ()).unwrap()) >= 9000);
+}
+
+#[test]
+fn a_domain_that_binds_a_shared_line_anew_keeps_it_for_no_longer() {
+    // When it is given up, or before.
+    for after in [99, 101] {
+        let fired = fires_while(|i, told, now| {
+            let is_late = i.look(19).unwrap().sharers().any(|s| s.is_late);
+            if now >= told + after * MS || after > 100 && is_late {
+                i.unbind(5, 19, 7);
+                i.unmap(5, 19).unwrap();
+                i.map_gsi(5, 19, Some(19)).unwrap();
+                i.bind(5, 19, 7, true).unwrap();
+            }
+        });
+        assert!(fired >= 90, "after {after} ms: {fired} times");
+    }
 }
 
 #[test]
