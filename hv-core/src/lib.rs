@@ -50,6 +50,7 @@ pub mod room;
 pub mod sched;
 pub mod screen;
 pub mod slab;
+pub mod sleep;
 pub mod snapshot;
 pub mod stint;
 pub mod ticket;

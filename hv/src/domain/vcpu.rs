@@ -14,6 +14,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::periodic::Periodic;
 use hv_core::sched::{LoadId, VcpuId};
+use hv_core::sleep::Waiting;
 use hv_core::vtlb::Vtlb;
 use hv_core::wedge::Wedge;
 use x86::Mfn;
@@ -540,6 +541,17 @@ impl OwnedVcpu {
         // SAFETY: a non-null pointer came out of `Box::into_raw` here, and the swap makes this the only owner: nobody
         // looks at it (1).
         (!old.is_null()).then(|| unsafe { Box::from_raw(old) })
+    }
+
+    /// What waits for it.
+    #[inline(always)]
+    pub fn waiting(&self) -> Waiting {
+        Waiting {
+            upcall: self.upcall_pending(),
+            events_masked: self.events_masked(),
+            nmi: self.nmi_pending.load(Ordering::Relaxed),
+            nmi_masked: self.nmi_masked.get(),
+        }
     }
 
     /// The pages of its GDT that are in use.

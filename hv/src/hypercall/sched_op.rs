@@ -90,12 +90,12 @@ fn pin_override(cx: &Caller, cpu: i32) -> Outcome {
     OK
 }
 
-/// The vCPU unmasks events and sleeps until one is pending. An event between the two is not lost: whoever raises one
+/// The vCPU unmasks events and sleeps until one is pending, or an NMI. One between the two is not lost: whoever raises one
 /// after `halt` has set BLOCKED clears it again.
 fn block(v: &'static OwnedVcpu) {
     v.set_events_masked(false);
     sched::halt(v, stop::BLOCKED);
-    if v.upcall_pending() {
+    if v.waiting().keeps_awake() {
         sched::start(v, stop::BLOCKED);
     }
 }
@@ -114,7 +114,7 @@ fn poll(cx: &mut Caller, request: SchedPoll) -> Outcome {
         return OK;
     }
     // Whoever says so after `poll` has set POLLING clears it again.
-    if v.event_deliverable() || v.poll_is_over.swap(false, Ordering::SeqCst) {
+    if v.waiting().keeps_awake() || v.poll_is_over.swap(false, Ordering::SeqCst) {
         sched::start(v, stop::POLLING);
         return OK;
     }
