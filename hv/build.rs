@@ -1,5 +1,5 @@
-//! Hands the linker script to the linker, names what the assembly files and the image depend on, and says when, where and
-//! by which compiler the image is built.
+//! Hands the linker script to the linker, names what the assembly files and the image depend on, and says when, where
+//! and by which compiler the image is built.
 
 use std::process::Command;
 
@@ -21,8 +21,8 @@ fn main() {
     }
 }
 
-/// `TANDEM_COMPILER`, `TANDEM_BUILD_DATE`, `TANDEM_BUILD_BY` and `TANDEM_BUILD_DOMAIN`, as the variables that Xen's build
-/// knows say it, or as it is.
+/// `TANDEM_COMPILER`, `TANDEM_BUILD_DATE`, `TANDEM_BUILD_BY` and `TANDEM_BUILD_DOMAIN`, as the variables that Xen's
+/// build knows say it, or as it is.
 fn say_how_it_is_built() {
     for folder in ["src", "../hv-core/src", "../kernel-image/src", "../x86/src", "../xen-abi/src", "../Cargo.lock"] {
         println!("cargo:rerun-if-changed={folder}");

@@ -314,8 +314,8 @@ pub struct Function {
 }
 
 impl Map {
-    /// The instructions of a window by function when `measured` is the system under load, those of most instructions first.
-    /// What is inlined counts as its caller's.
+    /// The instructions of a window by function when `measured` is the system under load, those of most instructions
+    /// first. What is inlined counts as its caller's.
     pub fn functions(&self, window: &Window, measured: &str, names: &Names) -> Vec<Function> {
         let mut sums = std::collections::BTreeMap::<(usize, &str), u64>::new();
         for block in &window.blocks {

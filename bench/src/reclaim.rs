@@ -1,9 +1,10 @@
-//! What could be had of the memory of domains, by what their pages hold: as the paper on driver reuse in virtual machines counts it.
+//! What could be had of the memory of domains, by what their pages hold: as the paper on driver reuse in virtual
+//! machines counts it.
 //!
-//! A page that its domain works in stays, but of those with the same contents one is enough, which nobody may write to until it has been copied.
-//! Of the others, a page of zeros takes nothing; one with the same contents as another page, whether that is worked in or not, takes nothing beside
-//! that one; and what is left is packed (LZ4) if it shrinks to three quarters or less, which is the rule of the hypervisor's snapshots
-//! (hv-core/src/mmu/snapshot/packs.rs).
+//! A page that its domain works in stays, but of those with the same contents one is enough, which nobody may write to
+//! until it has been copied. Of the others, a page of zeros takes nothing; one with the same contents as another page,
+//! whether that is worked in or not, takes nothing beside that one; and what is left is packed (LZ4) if it shrinks to
+//! three quarters or less, which is the rule of the hypervisor's snapshots (hv-core/src/mmu/snapshot/packs.rs).
 
 use lz4_flex::block::{compress_into_with_table, get_maximum_output_size, CompressTable};
 use std::collections::BTreeSet;

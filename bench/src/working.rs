@@ -48,7 +48,8 @@ pub struct Frames {
     pub tables: BTreeSet<u64>,
 }
 
-/// Which frames are whose, from the lines `frames DOMAIN FIRST COUNT` and `tables DOMAIN FIRST COUNT` in what was reported (images/src/owner.c).
+/// Which frames are whose, from the lines `frames DOMAIN FIRST COUNT` and `tables DOMAIN FIRST COUNT` in what was
+/// reported (images/src/owner.c).
 pub fn owned<'a>(reports: impl Iterator<Item = &'a str>) -> BTreeMap<String, Frames> {
     let mut owned: BTreeMap<String, Frames> = BTreeMap::new();
     for report in reports {

@@ -1,6 +1,6 @@
-//! Packets from one guest to another, for counting instructions: `valgrind --tool=callgrind`, or `perf stat`, of this program
-//! with two numbers of packets; the difference is the packets'. Frames and grants cost nothing here: what is counted is the
-//! rings, the journal, the switch and the copying of headers.
+//! Packets from one guest to another, for counting instructions: `valgrind --tool=callgrind`, or `perf stat`, of this
+//! program with two numbers of packets; the difference is the packets'. Frames and grants cost nothing here: what is
+//! counted is the rings, the journal, the switch and the copying of headers.
 //!
 //! Usage: packets [packets] [bytes of each]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]

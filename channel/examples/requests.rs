@@ -1,8 +1,10 @@
-//! Requests of a guest's to its disk, for counting instructions: `valgrind --tool=callgrind --toggle-collect='*Disk*serve*'` of this
-//! program; what is counted is what a disk does, divided by requests. Frames, grants and the back end cost nothing here: what is left is the
-//! rings, the journal and the elevator.
+//! Requests of a guest's to its disk, for counting instructions:
+//! `valgrind --tool=callgrind --toggle-collect='*Disk*serve*'` of this program; what is counted is what a disk does,
+//! divided by requests. Frames, grants and the back end cost nothing here: what is left is the rings, the journal and
+//! the elevator.
 //!
-//! Usage: requests [requests] [at one time, at most 32] [sectors from one request to the next; 8 is the next one] [1: shares are counted]
+//! Usage: requests [requests] [at one time, at most 32] [sectors from one request to the next; 8 is the next one] [1:
+//! shares are counted]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use channel::grants::{Frames, GntStatus, Grants};

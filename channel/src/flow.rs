@@ -1,7 +1,8 @@
 //! Which of its receiver's queues a packet goes by.
 //!
-//! Packets of one connection go by the same queue, and so stay in order: it is chosen by addresses and ports, or by the addresses alone of what has no ports
-//! or is a fragment, whose later ones have none. It is told by the packet's first bytes only, so that whoever looks at them again finds the same one.
+//! Packets of one connection go by the same queue, and so stay in order: it is chosen by addresses and ports, or by the
+//! addresses alone of what has no ports or is a fragment, whose later ones have none. It is told by the packet's first
+//! bytes only, so that whoever looks at them again finds the same one.
 
 use crate::offload::headers::{self, Headers};
 

@@ -5,7 +5,8 @@ pub use xen_abi::grant::GntStatus;
 
 /// The grants of one guest to its back end.
 pub trait Grants {
-    /// A frame of the guest's that is in use. It stays what it is, and the guest cannot take the grant back, until the use ends.
+    /// A frame of the guest's that is in use. It stays what it is, and the guest cannot take the grant back, until the
+    /// use ends.
     type Frame: Copy + Default;
 
     /// Begins a use of a grant: to read from it, or with `writable` to write to it. Errors are those of a grant copy.
@@ -13,7 +14,8 @@ pub trait Grants {
     /// Ends a use that [`Grants::pin`] began with the same arguments.
     fn unpin(&mut self, gref: u32, writable: bool);
 
-    /// Uses a grant once, as `f` does: to read, or with `writable` to write. Errors are those of a grant copy; then `f` is not called.
+    /// Uses a grant once, as `f` does: to read, or with `writable` to write. Errors are those of a grant copy; then `f`
+    /// is not called.
     #[inline(always)]
     fn use_once(&mut self, gref: u32, writable: bool, f: impl FnOnce(Self::Frame)) -> Result<(), GntStatus> {
         f(self.pin(gref, writable)?);

@@ -1,13 +1,15 @@
 //! After how many more entries of a ring a sender is to notify, and when it is told of answers.
 //!
-//! A guest that sends one packet after another would notify for each of them: a hypercall, a turn of the card and an event for
-//! each. One that has done so a few times in a row is asked to notify only after several more. Until then its ring is looked at
-//! by whoever looks after it: when the vCPU that notified last goes to sleep, and in any case after [`LATE_NS`]. Whoever sends now and then is served at once.
+//! A guest that sends one packet after another would notify for each of them: a hypercall, a turn of the card and an
+//! event for each. One that has done so a few times in a row is asked to notify only after several more. Until then its
+//! ring is looked at by whoever looks after it: when the vCPU that notified last goes to sleep, and in any case after
+//! [`LATE_NS`]. Whoever sends now and then is served at once.
 //!
-//! Who sends in bursts, as a bridge does with what a network card has received, would begin anew with each of them. So it is remembered how
-//! long bursts have been: the second notification of one tells that another has begun.
+//! Who sends in bursts, as a bridge does with what a network card has received, would begin anew with each of them. So
+//! it is remembered how long bursts have been: the second notification of one tells that another has begun.
 //!
-//! Likewise, an event for each answer would interrupt a busy sender for each packet. Its answers are shown together ([`Unseen`]).
+//! Likewise, an event for each answer would interrupt a busy sender for each packet. Its answers are shown together
+//! ([`Unseen`]).
 
 /// A ring whose guest need not notify is looked at so often, in ns.
 pub const LATE_NS: u64 = 100_000;
@@ -21,8 +23,8 @@ const IN_A_ROW: u32 = 3;
 /// A CPU looks at rings of domains that do not run there for so long at one time, in ns, but for what it has begun.
 pub const STRETCH_NS: u64 = 50_000;
 
-/// What a CPU does for domains that do not run there, on the time of whoever does: for a stretch, and then not for as long as that took. So whoever
-/// runs has half of the CPU at least.
+/// What a CPU does for domains that do not run there, on the time of whoever does: for a stretch, and then not for as
+/// long as that took. So whoever runs has half of the CPU at least.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stretch {
     worked_ns: u64,
@@ -71,8 +73,8 @@ impl Pace {
         self.usual
     }
 
-    /// The ring was looked at at `now` (ns), and `taken` requests taken out of it. After how many more the guest is to notify: if
-    /// that is not 1, the ring is to be looked at within [`LATE_NS`] though nobody notifies.
+    /// The ring was looked at at `now` (ns), and `taken` requests taken out of it. After how many more the guest is to
+    /// notify: if that is not 1, the ring is to be looked at within [`LATE_NS`] though nobody notifies.
     #[must_use]
     pub fn looked(&mut self, taken: u32, now: u64) -> u32 {
         let since = now.saturating_sub(self.taken_ns);
@@ -106,7 +108,8 @@ pub struct Unseen {
 }
 
 impl Unseen {
-    /// At `now` (ns) there are `answers` of them, and the ring will be looked at again within [`LATE_NS`]. May they wait until then?
+    /// At `now` (ns) there are `answers` of them, and the ring will be looked at again within [`LATE_NS`]. May they
+    /// wait until then?
     #[must_use]
     pub fn may_wait(&mut self, answers: u32, now: u64) -> bool {
         let since = *self.since_ns.get_or_insert(now);
@@ -124,7 +127,8 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// However much there is to do for domains that do not run here, whoever runs has half of the time, and waits for one piece beyond a stretch.
+    /// However much there is to do for domains that do not run here, whoever runs has half of the time, and waits for
+    /// one piece beyond a stretch.
     #[test]
     fn who_runs_keeps_half_of_the_cpu() {
         for piece_ns in [1, 1_000, STRETCH_NS, 800_000] {

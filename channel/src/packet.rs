@@ -1,7 +1,8 @@
 //! A packet on its way: a copy of its beginning, and the rest where the sender has it.
 //!
 //! Everything that is decided about a packet (where it goes, whether its sender may use this address, how it is cut) is
-//! decided on the copy, and it is the copy that is passed on: a sender who changes the packet meanwhile changes payload only.
+//! decided on the copy, and it is the copy that is passed on: a sender who changes the packet meanwhile changes payload
+//! only.
 
 /// Bytes of a packet that are copied. Enough for two VLAN tags, IPv4 and TCP with all their options (142), and IPv6
 /// and TCP with some extension headers.
@@ -29,8 +30,8 @@ pub enum Checksum {
     Unknown,
     /// Somebody has checked it.
     Validated,
-    /// It is to be completed. Its field holds the sum of the pseudo header; `start` is where the sum over the packet begins,
-    /// `field` where the checksum is (bytes from the packet's begin; both are inside the copied part).
+    /// It is to be completed. Its field holds the sum of the pseudo header; `start` is where the sum over the packet
+    /// begins, `field` where the checksum is (bytes from the packet's begin; both are inside the copied part).
     Blank {
         /// Begin of the TCP or UDP header.
         start: u16,
@@ -95,8 +96,8 @@ impl<F: Copy> Packet<F> {
         (self.checksum, self.gso) = (Checksum::Unknown, None);
     }
 
-    /// Room for `n` more bytes of the copied part, which is not full yet and has no fragment behind it. Shorter if there is
-    /// not so much room.
+    /// Room for `n` more bytes of the copied part, which is not full yet and has no fragment behind it. Shorter if
+    /// there is not so much room.
     #[inline]
     pub fn extend_header(&mut self, n: usize) -> &mut [u8] {
         let from = usize::from(self.header_len).min(HEADER_BYTES);

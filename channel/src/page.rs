@@ -3,9 +3,9 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use hv_core::evtchn::PageWords;
 
-/// A page shared with a guest, as 32-bit words: everything in a shared ring is aligned to them, and a word is the largest
-/// thing that is read at once everywhere. Words are numbered 0..1024; numbers from there on stand for none: such a word reads
-/// as 0 and is not written. (No caller uses one: ring indices are masked.)
+/// A page shared with a guest, as 32-bit words: everything in a shared ring is aligned to them, and a word is the
+/// largest thing that is read at once everywhere. Words are numbered 0..1024; numbers from there on stand for none:
+/// such a word reads as 0 and is not written. (No caller uses one: ring indices are masked.)
 pub trait SharedPage {
     /// Word `at`, once.
     fn load(&self, at: usize) -> u32;

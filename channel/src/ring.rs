@@ -1,13 +1,14 @@
 //! The back end's end of a shared ring.
 //!
-//! The page belongs to the guest, who may write anything anywhere at any time. So the only truth are the two indices kept
-//! here: how far requests were taken (`req_cons`) and how far responses were written (`rsp_prod`). Of the page four things are
-//! used: the guest's `req_prod`, read once for each batch and refused if it claims what cannot be; a request's words, each
-//! read once into a copy; the guest's `rsp_event`, compared and no more; and the slots that responses go to, which are written
-//! and never read back.
+//! The page belongs to the guest, who may write anything anywhere at any time. So the only truth are the two indices
+//! kept here: how far requests were taken (`req_cons`) and how far responses were written (`rsp_prod`). Of the page
+//! four things are used: the guest's `req_prod`, read once for each batch and refused if it claims what cannot be; a
+//! request's words, each read once into a copy; the guest's `rsp_event`, compared and no more; and the slots that
+//! responses go to, which are written and never read back.
 //!
-//! Between them holds `rsp_prod <= req_cons <= req_prod <= rsp_prod + SIZE` (modulo 2^32). The first part is the owner's
-//! promise (one response for each request taken), kept here by refusing to respond beyond it; the last is the guest's.
+//! Between them holds `rsp_prod <= req_cons <= req_prod <= rsp_prod + SIZE` (modulo 2^32). The first part is the
+//! owner's promise (one response for each request taken), kept here by refusing to respond beyond it; the last is the
+//! guest's.
 
 use crate::page::SharedPage;
 use core::sync::atomic::{fence, Ordering::SeqCst};
@@ -64,8 +65,9 @@ pub struct BackRing<P, const WORDS: usize, const SIZE: u32> {
 }
 
 impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE> {
-    /// Takes up the ring in `page` where its back end left it: a fresh ring at 0, one that another back end served at its
-    /// `rsp_prod`. Requests that were taken there and not answered are taken again; this is right if they were answered in order.
+    /// Takes up the ring in `page` where its back end left it: a fresh ring at 0, one that another back end served at
+    /// its `rsp_prod`. Requests that were taken there and not answered are taken again; this is right if they were
+    /// answered in order.
     pub fn attach(page: P) -> Result<Self, RingError> {
         const { assert!(SIZE.is_power_of_two() && SLOTS + WORDS * SIZE as usize <= 1024) };
         let at = page.load(RSP_PROD);
@@ -106,7 +108,8 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE
         self.req_cons.wrapping_sub(self.rsp_prod)
     }
 
-    /// Number of requests that wait. What [`BackRing::request`] then reads of them is what the guest wrote before it said so.
+    /// Number of requests that wait. What [`BackRing::request`] then reads of them is what the guest wrote before it
+    /// said so.
     #[inline]
     pub fn available(&self) -> Result<u32, RingError> {
         let req_prod = self.page.load_acquire(REQ_PROD);
@@ -116,8 +119,8 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE
         Ok(req_prod.wrapping_sub(self.req_cons))
     }
 
-    /// A copy of the request `ahead` places behind the next one; `ahead` is less than what [`BackRing::available`] said. Each
-    /// word is read once.
+    /// A copy of the request `ahead` places behind the next one; `ahead` is less than what [`BackRing::available`]
+    /// said. Each word is read once.
     #[inline]
     pub fn request(&self, ahead: u32) -> [u32; WORDS] {
         let at = Self::slot(self.req_cons.wrapping_add(ahead));
@@ -140,8 +143,8 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE
         self.req_cons = self.req_cons.wrapping_add(n);
     }
 
-    /// Writes the next response; the guest sees it after [`BackRing::push`]. Words beyond `response` keep what the guest wrote.
-    /// `false`: every request taken was answered already; nothing is written.
+    /// Writes the next response; the guest sees it after [`BackRing::push`]. Words beyond `response` keep what the
+    /// guest wrote. `false`: every request taken was answered already; nothing is written.
     #[inline]
     #[must_use = "a response too many is a mistake in the caller's books"]
     pub fn respond<const N: usize>(&mut self, response: [u32; N]) -> bool {
@@ -157,8 +160,8 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE
         true
     }
 
-    /// Lets the guest see all responses so far. `true`: it has asked for an event at one of them. If there is none that it has
-    /// not seen the answer is `false`: front ends punish events without news.
+    /// Lets the guest see all responses so far. `true`: it has asked for an event at one of them. If there is none that
+    /// it has not seen the answer is `false`: front ends punish events without news.
     #[inline]
     pub fn push(&mut self) -> bool {
         let (old, new) = (self.pushed, self.rsp_prod);
@@ -167,7 +170,8 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE
         }
         self.pushed = new;
         self.page.store_release(RSP_PROD, new);
-        // The guest writes `rsp_event` and then looks at `rsp_prod`; here it is the other way round. One sees the other's.
+        // The guest writes `rsp_event` and then looks at `rsp_prod`; here it is the other way round. One sees the
+        // other's.
         fence(SeqCst);
         new.wrapping_sub(self.page.load(RSP_EVENT)) < new.wrapping_sub(old)
     }

@@ -1,14 +1,14 @@
 //! Which port a frame goes to, by its addresses.
 //!
-//! Ports are guests' interfaces, the uplink (the network card), and the own network stack of the domain that drives it. Every
-//! port but the uplink has an address that does not change while it is there, so nothing is learnt: the table is built anew
-//! when a port comes or goes, and is otherwise only read, but for its way out ([`Table::lead`]). Whoever owns it publishes a new
-//! one in the place of the old; a CPU uses one table for a batch of packets, and an old one is freed when every CPU was seen
-//! between batches, as domains are. So looking up takes no lock and allocates nothing.
+//! Ports are guests' interfaces, the uplink (the network card), and the own network stack of the domain that drives it.
+//! Every port but the uplink has an address that does not change while it is there, so nothing is learnt: the table is
+//! built anew when a port comes or goes, and is otherwise only read, but for its way out ([`Table::lead`]). Whoever
+//! owns it publishes a new one in the place of the old; a CPU uses one table for a batch of packets, and an old one is
+//! freed when every CPU was seen between batches, as domains are. So looking up takes no lock and allocates nothing.
 //!
-//! What a bridge of Linux would do with the same frames is what is done here, with two differences. Frames to addresses that
-//! nobody has go to the uplink only, not to all. A guest's interface sends with its own address only, unless it is told otherwise; nobody
-//! but who is told otherwise sends with another port's.
+//! What a bridge of Linux would do with the same frames is what is done here, with two differences. Frames to addresses
+//! that nobody has go to the uplink only, not to all. A guest's interface sends with its own address only, unless it is
+//! told otherwise; nobody but who is told otherwise sends with another port's.
 
 mod hold;
 mod way;
@@ -26,8 +26,8 @@ use core::ops::Range;
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// A port: a small number that its owner chooses. Names a place, so what was looked up in an old table is checked again by
-/// whoever has the port.
+/// A port: a small number that its owner chooses. Names a place, so what was looked up in an old table is checked again
+/// by whoever has the port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
@@ -102,7 +102,8 @@ pub enum Forward {
 pub enum Onward {
     /// It goes there.
     Goes,
-    /// It waits on: the port is gone, or drained, or the way out no more. Who has seen to that looks after what waits for it.
+    /// It waits on: the port is gone, or drained, or the way out no more. Who has seen to that looks after what waits
+    /// for it.
     Stays,
     /// It goes to this port now: the way out is another, or its sender has changed it.
     Elsewhere(PortId),
@@ -231,8 +232,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of `ports`, fewer than 65535. Have two the same number or address, the later one counts: while a guest moves from
-    /// this host to itself, both of it are there. `generation`: no two tables have the same.
+    /// A table of `ports`, fewer than 65535. Have two the same number or address, the later one counts: while a guest
+    /// moves from this host to itself, both of it are there. `generation`: no two tables have the same.
     pub fn build(generation: u64, ports: &[Port]) -> Result<Table, NoMemory> {
         let ports = boxed(ports.iter().copied().take(usize::from(NONE)), ports.len())?;
         let nr_ids = ports.iter().map(|p| p.places().end).max().unwrap_or(0);
@@ -267,8 +268,8 @@ impl Table {
         (self.uplink().is_none() && until > now).then_some(until)
     }
 
-    /// The same while its way out is drained: what is for outside waits until then (ns), though what comes from there goes its way. `whole`
-    /// is this table, and counts from then on.
+    /// The same while its way out is drained: what is for outside waits until then (ns), though what comes from there
+    /// goes its way. `whole` is this table, and counts from then on.
     pub fn drained(self, until: u64, whole: Arc<Table>) -> Table {
         Table { waits_until: until, drained: Some((until, whole)), ..self }
     }
@@ -284,8 +285,8 @@ impl Table {
         self.way.port()
     }
 
-    /// For who has no other table: from now on `way` is the way out; without one, or if it is no port of this table, there is none, and what is for
-    /// outside waits until then (ns).
+    /// For who has no other table: from now on `way` is the way out; without one, or if it is no port of this table,
+    /// there is none, and what is for outside waits until then (ns).
     pub fn lead(&self, way: Option<PortId>, until: u64) {
         match way.filter(|way| self.port(*way).is_some()) {
             Some(way) => self.way.lead(way),
@@ -409,8 +410,9 @@ impl Table {
 
     /// What is for nobody here: out, or in from outside to whoever wants everything. Neither has more than one queue.
     ///
-    /// The driver's domain receives by its card, too, now and then, and passes on what is not its own. What strangers send each other and the
-    /// network shows to all does not go back to where it came from: the network would look for them here.
+    /// The driver's domain receives by its card, too, now and then, and passes on what is not its own. What strangers
+    /// send each other and the network shows to all does not go back to where it came from: the network would look for
+    /// them here.
     fn unknown(&self, sender: &Port, source: Mac) -> Forward {
         let to = match sender.kind {
             Kind::Uplink => self.rest,

@@ -8,8 +8,8 @@
 //! | `answer/0`, `answer/1`... | twind | the [`Answer`] in JSON, in pieces, since the length of a value is limited |
 //! | `answer` | twind | the number of the request, a blank, how many pieces; written with them at once |
 //!
-//! What the driver domain writes is its own affair: domain 0 reads it as words and numbers, shows them without what a terminal would
-//! obey, and decides nothing by them.
+//! What the driver domain writes is its own affair: domain 0 reads it as words and numbers, shows them without what a
+//! terminal would obey, and decides nothing by them.
 
 use crate::request::Request;
 use crate::store::{Change, Store};
@@ -106,7 +106,8 @@ fn pieces(text: &str) -> Vec<&str> {
     pieces
 }
 
-/// Domain 0's side: asks, and waits for the answer. Errors: that none runs there, or does not answer for so long; and then, whether it may be done yet.
+/// Domain 0's side: asks, and waits for the answer. Errors: that none runs there, or does not answer for so long; and
+/// then, whether it may be done yet.
 pub fn ask(store: &mut impl Store, base: &str, request: &Request, limit: Duration) -> Result<Answer> {
     let at = |node: &str| format!("{base}/{BELOW}/{node}");
     let number = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos()).to_string();

@@ -1,7 +1,8 @@
 //! Lines that a daemon says, and text that a tool shows.
 //!
-//! What Rust has for this (`println`) ends the program when it cannot write: when the disk with the log is full, or when whoever reads it has gone. A daemon
-//! goes on without a line; a tool whose reader has seen enough has nothing more to do.
+//! What Rust has for this (`println`) ends the program when it cannot write: when the disk with the log is full, or
+//! when whoever reads it has gone. A daemon goes on without a line; a tool whose reader has seen enough has nothing
+//! more to do.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};

@@ -11,7 +11,8 @@ pub enum Mode {
     Vm,
     /// The driver's twin in the hypervisor, which masks addresses.
     TwinMirror,
-    /// The driver's twin in the hypervisor, which looks addresses up in a table, if the hypervisor was booted with `twin-stlb`.
+    /// The driver's twin in the hypervisor, which looks addresses up in a table, if the hypervisor was booted with
+    /// `twin-stlb`.
     TwinStlb,
 }
 
@@ -94,8 +95,8 @@ impl Image {
         said.map(|(key, value)| format!("{key}=\"{value}\"")).collect()
     }
 
-    /// Whether it can be said in a configuration, which knows no way to write a quote; and files by their whole paths, since the daemon's
-    /// directory is another one. Errors: in words.
+    /// Whether it can be said in a configuration, which knows no way to write a quote; and files by their whole paths,
+    /// since the daemon's directory is another one. Errors: in words.
     pub fn check(&self) -> Result<(), String> {
         for (key, value) in self.parts().into_iter().filter_map(|(key, value)| Some((key, value?))) {
             if value.is_empty() || value.chars().any(|c| c.is_control() || matches!(c, '"' | '\\')) {
@@ -180,7 +181,8 @@ pub enum Request {
         #[serde(default)]
         which: Which,
     },
-    /// For tests: damages what a twin that has its card works on, so that it is aborted. The kernel module must allow it.
+    /// For tests: damages what a twin that has its card works on, so that it is aborted. The kernel module must allow
+    /// it.
     Damage {
         /// Which one.
         #[serde(default)]

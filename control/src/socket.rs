@@ -73,8 +73,8 @@ pub fn serve<R: Into<Reply>>(listener: UnixListener, handle: impl Fn(Request) ->
     });
 }
 
-/// Gives each connection to `work`, on a thread of its own, which may look how many there are; those that are too many to `refuse`, which is not to
-/// take time.
+/// Gives each connection to `work`, on a thread of its own, which may look how many there are; those that are too many
+/// to `refuse`, which is not to take time.
 pub fn each(
     listener: UnixListener,
     refuse: impl Fn(UnixStream) + Send + 'static,

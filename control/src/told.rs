@@ -34,7 +34,8 @@ const MOST_CHARS: usize = 256;
 /// Functions in its list.
 const MOST_UPCALLS: usize = 64;
 
-/// Words that another domain chose, without control characters, which a terminal would obey and which would end a line of a log; and not endless.
+/// Words that another domain chose, without control characters, which a terminal would obey and which would end a line
+/// of a log; and not endless.
 #[must_use]
 pub fn tamed(words: &str) -> String {
     words.chars().filter(|c| !c.is_control()).take(MOST_CHARS).collect()
@@ -45,7 +46,8 @@ fn tame(words: &mut String) {
 }
 
 impl Answer {
-    /// As it may be shown: what another domain chose has no control characters, which a terminal would obey, and is not endless.
+    /// As it may be shown: what another domain chose has no control characters, which a terminal would obey, and is not
+    /// endless.
     #[must_use]
     pub fn tamed(mut self) -> Self {
         match &mut self {

@@ -1,5 +1,5 @@
-//! Tells systemd how it goes with a daemon (sd_notify(3)): that it is ready, and, again and again, that it works. One that does not any more is started again
-//! (systemd.service(5), `WatchdogSec=`).
+//! Tells systemd how it goes with a daemon (sd_notify(3)): that it is ready, and, again and again, that it works. One
+//! that does not any more is started again (systemd.service(5), `WatchdogSec=`).
 
 use std::ffi::OsStr;
 use std::fmt::Arguments;
@@ -12,8 +12,8 @@ use std::time::Duration;
 /// So often within the time after which it would be started again.
 const TIMES: u32 = 4;
 
-/// Tells it from now on while `works` says so, if it has started us and waits for that. `works` may take its time, and then nothing is told. `say`: for what goes
-/// wrong.
+/// Tells it from now on while `works` says so, if it has started us and waits for that. `works` may take its time, and
+/// then nothing is told. `say`: for what goes wrong.
 pub fn begin(works: impl FnMut() -> bool + Send + 'static, say: fn(Arguments<'_>)) {
     let Some((place, limit)) = std::env::var_os("NOTIFY_SOCKET").zip(limit(std::env::var("WATCHDOG_USEC").ok())) else {
         return;

@@ -1,4 +1,5 @@
-//! Any bytes as an image, as the code of one, and as an instruction: no panic, and the two decoders agree about what is allowed.
+//! Any bytes as an image, as the code of one, and as an instruction: no panic, and the two decoders agree about what is
+//! allowed.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

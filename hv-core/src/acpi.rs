@@ -36,7 +36,8 @@ pub fn header(table: &[u8]) -> Option<([u8; 4], usize)> {
     (length >= HEADER_BYTES).then_some((*table.first_chunk()?, length))
 }
 
-/// Finds the root pointer in `memory` (on 16-byte borders) and returns where the root table is and whether it is the XSDT.
+/// Finds the root pointer in `memory` (on 16-byte borders) and returns where the root table is and whether it is the
+/// XSDT.
 pub fn find_root(memory: &[u8]) -> Option<(u64, bool)> {
     (0..memory.len()).step_by(16).find_map(|at| root(memory.get(at..)?))
 }
@@ -116,8 +117,9 @@ impl Madt {
         Some(madt)
     }
 
-    /// APIC ids of the processors to be started by `running`, in order, each once; and those that are listed again, as in an entry of either
-    /// kind. One that runs must not be started: it would begin anew, on the stack and with the number of another one.
+    /// APIC ids of the processors to be started by `running`, in order, each once; and those that are listed again, as
+    /// in an entry of either kind. One that runs must not be started: it would begin anew, on the stack and with the
+    /// number of another one.
     pub fn others(&self, running: u32) -> (Vec<u32>, Vec<u32>) {
         let (mut ids, mut repeated) = (Vec::new(), Vec::new());
         for processor in self.processors.iter().filter(|p| p.enabled) {
@@ -141,7 +143,8 @@ impl Madt {
                 gsi_base: u32_at(entry, 8)?,
             }),
             2 => {
-                // Polarity: 1 high, 3 low; trigger: 1 edge, 3 level; 0 means the bus's default, and ISA's is edge, high.
+                // Polarity: 1 high, 3 low; trigger: 1 edge, 3 level; 0 means the bus's default, and ISA's is edge,
+                // high.
                 let flags = u16_at(entry, 8)?;
                 self.overrides.push(Override {
                     irq: u8_at(entry, 3)?,
@@ -209,7 +212,8 @@ pub fn hpet_address(table: &[u8]) -> Option<u64> {
     (u8_at(table, 40)? == 0).then(|| number::<8>(table, 44))?
 }
 
-/// A range of buses whose configuration space is in memory. `addr` is that of bus 0, whether the range begins with it or not.
+/// A range of buses whose configuration space is in memory. `addr` is that of bus 0, whether the range begins with it
+/// or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "ACPI's names")]
 pub struct Ecam {

@@ -1,19 +1,22 @@
 //! How much a CPU works before it lets interrupts in.
 //!
-//! While the hypervisor works for a guest no interrupt comes. So its work is counted where it is done, whoever asked for it: if each request had an
-//! allowance of its own, a list of requests would have as many. Who goes on after a piece of work asks first whether the allowance is used up; and where
-//! interrupts are let in it is made full again. Nowhere else, but for one: a routine of a twin that finds its domain's page tables in the middle of other
-//! work waits for that, a portion at a time, as often as it may.
+//! While the hypervisor works for a guest no interrupt comes. So its work is counted where it is done, whoever asked
+//! for it: if each request had an allowance of its own, a list of requests would have as many. Who goes on after a
+//! piece of work asks first whether the allowance is used up; and where interrupts are let in it is made full again.
+//! Nowhere else, but for one: a routine of a twin that finds its domain's page tables in the middle of other work waits
+//! for that, a portion at a time, as often as it may.
 //!
 //! It is work that is counted, not time: to read a clock takes longer than most requests do.
 
 use core::cell::Cell;
 
-/// A step: some ten thousand instructions. A page table that is validated or taken down is worth one. A frame that is only looked at is 1.
+/// A step: some ten thousand instructions. A page table that is validated or taken down is worth one. A frame that is
+/// only looked at is 1.
 pub const STEP: u32 = 512;
 /// A page that is wiped or copied, or a table that is read.
 pub const PAGE: u32 = STEP / 8;
-/// A frame that goes or comes back, counted where it does: accounts, the M2P, lists under locks, and its part of a flush.
+/// A frame that goes or comes back, counted where it does: accounts, the M2P, lists under locks, and its part of a
+/// flush.
 pub const MOVED: u32 = STEP / 16;
 /// Another CPU that is to do something at once, or an IOMMU that is to forget: some microseconds until that is done.
 pub const CALL: u32 = STEP / 2;

@@ -1,5 +1,5 @@
-//! A CPU that is started either comes up, or is given up before: never both. One that comes late must not take part, as all others go on
-//! without it.
+//! A CPU that is started either comes up, or is given up before: never both. One that comes late must not take part, as
+//! all others go on without it.
 
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::{AcqRel, Acquire};

@@ -3,7 +3,8 @@
 //!
 //! Guest kernel and guest user both run at CPL 3, so the CPU cannot build the frame: the hypervisor writes it on the
 //! guest's kernel stack. Only the arithmetic is here. The caller chooses the handler, switches the page tables when the
-//! origin was user mode, writes [`Frame::words`] at [`Frame::sp`] (a fault there is fatal for the domain) and then calls
+//! origin was user mode, writes [`Frame::words`] at [`Frame::sp`] (a fault there is fatal for the domain) and then
+//! calls
 //! [`Frame::enter`]. The number of words is a type parameter, so the hot paths compile to straight-line code.
 //! Layouts: docs of public/arch-x86/xen-x86_64.h and of Xen's `create_bounce_frame`.
 
@@ -190,8 +191,8 @@ pub fn iret(regs: &mut CpuUserRegs, frame: &[u64; IRET_WORDS]) -> Iret {
     }
 }
 
-/// May the hypervisor leave by SYSRET, given that the guest expects rcx and r11 to be lost? SYSRET loads fixed selectors,
-/// and more: see [`may_sysret_flat`].
+/// May the hypervisor leave by SYSRET, given that the guest expects rcx and r11 to be lost? SYSRET loads fixed
+/// selectors, and more: see [`may_sysret_flat`].
 #[inline]
 pub const fn may_sysret(regs: &CpuUserRegs) -> bool {
     regs.cs == FLAT_RING3_CS64 && regs.ss == FLAT_RING3_SS64 && may_sysret_flat(regs)

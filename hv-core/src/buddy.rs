@@ -1,8 +1,8 @@
 //! The frame allocator: a binary buddy system over all of memory, in zones by address width.
 //!
-//! A free block's list links live in the block's own first page, and one byte a frame says whether a free block of which
-//! order starts there: allocation and release touch a few words, and the whole structure costs 256 KiB per GiB. Both are
-//! reached through [`Storage`], so that this file needs no privilege and its tests no memory.
+//! A free block's list links live in the block's own first page, and one byte a frame says whether a free block of
+//! which order starts there: allocation and release touch a few words, and the whole structure costs 256 KiB per GiB.
+//! Both are reached through [`Storage`], so that this file needs no privilege and its tests no memory.
 //!
 //! Zone 0 is memory below 16 MiB, zone z memory between 2^(23+z) and 2^(24+z) bytes. A block never crosses a zone's
 //! border. Allocation starts at the highest zone allowed, so memory that limited devices can reach is used last.

@@ -1,9 +1,10 @@
 //! Claims: frames that the tools set aside for a domain that they are about to build, so that two builders at a time
-//! cannot both start and then both fail. A domain's own allocations use its claim up; others get only what is not claimed.
+//! cannot both start and then both fail. A domain's own allocations use its claim up; others get only what is not
+//! claimed.
 //!
-//! A claim is used up by what the domain gets, so an allocation that fails leaves it as it is: a builder that finds no large extent asks for
-//! small ones. Whoever allocates holds [`Claims`] from the question whether he may to the moment when the frames are not free any more: else
-//! somebody could claim them in between, or two could take the same rest.
+//! A claim is used up by what the domain gets, so an allocation that fails leaves it as it is: a builder that finds no
+//! large extent asks for small ones. Whoever allocates holds [`Claims`] from the question whether he may to the moment
+//! when the frames are not free any more: else somebody could claim them in between, or two could take the same rest.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -72,8 +73,8 @@ impl Claims {
         self.outstanding == 0 || frames <= own.frames() || frames <= available().saturating_sub(others)
     }
 
-    /// Has `take` take `frames` for somebody for whom `own` is set aside, if he may have them. `None`: he may not, or there are none; then nothing
-    /// has changed.
+    /// Has `take` take `frames` for somebody for whom `own` is set aside, if he may have them. `None`: he may not, or
+    /// there are none; then nothing has changed.
     pub fn take<T>(
         &mut self,
         own: &Claim,

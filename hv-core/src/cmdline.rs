@@ -2,7 +2,8 @@
 //!
 //! Nothing here fails: an option that is unknown, has a bad value, or contradicts another one becomes a [`Diagnostic`],
 //! one line for the console, and its default holds. Options of Xen that cannot mean anything here, and those that could
-//! and are not done, are told apart from mistyped ones, so that a working Xen configuration can be taken over unchanged.
+//! and are not done, are told apart from mistyped ones, so that a working Xen configuration can be taken over
+//! unchanged.
 
 mod diagnostic;
 mod memory;
@@ -76,7 +77,8 @@ pub struct Options {
     pub maxcpus: Option<u32>,
     /// `nosmp`
     pub nosmp: bool,
-    /// `preempt-delay-us=`: for so long a driver domain whose events are off is not preempted; 0: it is at once. Not an option of Xen's.
+    /// `preempt-delay-us=`: for so long a driver domain whose events are off is not preempted; 0: it is at once. Not an
+    /// option of Xen's.
     pub preempt_delay_us: u32,
     /// `iommu=`
     pub iommu: Iommu,
@@ -90,7 +92,8 @@ pub struct Options {
     pub smap: bool,
     /// `ac-check`: every way back to a guest looks whether guest memory was left open. Not an option of Xen's.
     pub ac_check: bool,
-    /// `twin-stlb`: twins that compare addresses, a branch that may be guessed wrong, may be loaded. Not an option of Xen's.
+    /// `twin-stlb`: twins that compare addresses, a branch that may be guessed wrong, may be loaded. Not an option of
+    /// Xen's.
     pub twin_stlb: bool,
     /// `twin-limit-ms=`: so long an invocation of a twin may take. Not an option of Xen's.
     pub twin_limit_ms: u32,
@@ -139,7 +142,8 @@ fn pieces(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The hypervisor's part of a command line, and what follows the word `--`: that is for domain 0's kernel, behind what is in its own line.
+/// The hypervisor's part of a command line, and what follows the word `--`: that is for domain 0's kernel, behind what
+/// is in its own line.
 pub fn parts(line: &str) -> (&str, &str) {
     let mut at = 0;
     for piece in pieces(line) {
@@ -168,8 +172,8 @@ pub fn words(line: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
 }
 
 impl Options {
-    /// Parses the line, without the image's name. The second part says what is wrong with it, in the order of the words;
-    /// contradictions come last.
+    /// Parses the line, without the image's name. The second part says what is wrong with it, in the order of the
+    /// words; contradictions come last.
     pub fn parse(line: &str) -> (Self, Vec<Diagnostic>) {
         let mut options = Self { line: line.to_string(), ..Self::default() };
         let mut found = Vec::new();
@@ -295,7 +299,8 @@ impl Options {
         })
     }
 
-    /// `vga=`: a list. The loader or the firmware has set the mode, and it stays. What is wrong with one word says nothing of the others.
+    /// `vga=`: a list. The loader or the firmware has set the mode, and it stays. What is wrong with one word says
+    /// nothing of the others.
     fn set_vga(&mut self, list: &str) -> Result<(), Diagnostic> {
         let mut said = Ok(());
         for item in list.split(',') {

@@ -1,7 +1,8 @@
 //! The hypervisor's console ring: what `xl dmesg` and xenconsoled read.
 //!
-//! Bytes are numbered by a 32-bit index that only grows (and wraps); the ring keeps the last ones. A reader that follows
-//! the ring passes the index it stopped at and gets the next; one that fell behind continues with the oldest byte kept.
+//! Bytes are numbered by a 32-bit index that only grows (and wraps); the ring keeps the last ones. A reader that
+//! follows the ring passes the index it stopped at and gets the next; one that fell behind continues with the oldest
+//! byte kept.
 
 use alloc::format;
 use alloc::vec;
@@ -61,8 +62,9 @@ impl ConRing {
         (start, self.produced.wrapping_sub(start))
     }
 
-    /// Copies to `out` (in at most two pieces) what `request` asks for, up to `max` bytes. Returns the number of bytes and
-    /// the index to go on from. A piece that cannot be copied ends the read with its error; nothing is cleared then.
+    /// Copies to `out` (in at most two pieces) what `request` asks for, up to `max` bytes. Returns the number of bytes
+    /// and the index to go on from. A piece that cannot be copied ends the read with its error; nothing is cleared
+    /// then.
     pub fn read<E>(
         &mut self,
         request: ReadRequest,

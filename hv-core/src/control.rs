@@ -82,7 +82,8 @@ pub const fn write_dr6(value: u64) -> u64 {
     value & 0xe00f | DR6_DEFAULT
 }
 
-/// DR6 of a guest that had `before` when the CPU reports `what`: conditions stay until the guest clears them (SDM vol. 3B, 17.2.3).
+/// DR6 of a guest that had `before` when the CPU reports `what`: conditions stay until the guest clears them (SDM vol.
+/// 3B, 17.2.3).
 #[inline]
 pub const fn dr6_after(before: u64, what: u64) -> u64 {
     before | write_dr6(what)

@@ -1,9 +1,9 @@
 //! CPUID as guests see it.
 //!
-//! A [`Policy`] is a full set of leaves: the *raw* one is what the processor says, the *host's* has what the hypervisor has
-//! switched on besides, the *PV maximum* is that with every feature taken away that a PV guest cannot use, the *PV default* is what a new domain gets, and each domain has its own,
-//! which the tools may narrow. Lookups copy sixteen bytes out of an array and then add the few bits that depend on who
-//! asks ([`View`]).
+//! A [`Policy`] is a full set of leaves: the *raw* one is what the processor says, the *host's* has what the hypervisor
+//! has switched on besides, the *PV maximum* is that with every feature taken away that a PV guest cannot use, the *PV
+//! default* is what a new domain gets, and each domain has its own, which the tools may narrow. Lookups copy sixteen
+//! bytes out of an array and then add the few bits that depend on who asks ([`View`]).
 //!
 //! Without CPUID faulting, user code executes CPUID natively and sees the processor; only guest kernels, which use the
 //! forced-emulation prefix, see the policy. So nothing here is a security boundary: what must not be used is refused

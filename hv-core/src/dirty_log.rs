@@ -1,8 +1,8 @@
-//! A log of the frames of a domain that were written, by pseudo-physical number: for live migration. Who writes, and where that is noted, the shell
-//! knows.
+//! A log of the frames of a domain that were written, by pseudo-physical number: for live migration. Who writes, and
+//! where that is noted, the shell knows.
 //!
-//! Anybody may mark a frame at any time, while another reads; so the words are atomics. Only one reads at a time, and a reading that takes long is
-//! preempted, as making a long log is: [`Place`] knows where that goes on.
+//! Anybody may mark a frame at any time, while another reads; so the words are atomics. Only one reads at a time, and a
+//! reading that takes long is preempted, as making a long log is: [`Place`] knows where that goes on.
 
 use crate::room::Room;
 use alloc::vec::Vec;
@@ -42,8 +42,8 @@ impl Log {
         Some((self.words.get(word)?, 1 << (pfn % 64)))
     }
 
-    /// Notes a write to frame `pfn`. One that has come since the log was made has no place in it: all its writes count. Frames that have no number
-    /// in the domain, or a strange one, are not the tools' to send.
+    /// Notes a write to frame `pfn`. One that has come since the log was made has no place in it: all its writes count.
+    /// Frames that have no number in the domain, or a strange one, are not the tools' to send.
     pub fn mark(&self, pfn: u64) {
         let is_new = match self.bit(pfn) {
             Some((word, bit)) => word.fetch_or(bit, Ordering::AcqRel) & bit == 0,
@@ -164,7 +164,8 @@ impl Place {
         Self { reading: None, making: None }
     }
 
-    /// The word that `reading` begins or goes on with. EBUSY: another one was preempted, and has to end first: what it has cleared, only it knows.
+    /// The word that `reading` begins or goes on with. EBUSY: another one was preempted, and has to end first: what it
+    /// has cleared, only it knows.
     pub fn begin(&mut self, reading: Reading) -> Result<u64, Errno> {
         match self.reading {
             Some((preempted, _)) if preempted != reading => Err(Errno::EBUSY),

@@ -1,8 +1,8 @@
 //! Accesses of a domain's devices to memory that an IOMMU stopped.
 //!
-//! A driver whose device reaches for what is not its own is damaged, and what the device did not read or write it may take for done: a disk's
-//! read that brought nothing, a packet that never came. So from the first one on nothing is taken from the domain, by whoever serves guests
-//! in its name, until another has its place.
+//! A driver whose device reaches for what is not its own is damaged, and what the device did not read or write it may
+//! take for done: a disk's read that brought nothing, a packet that never came. So from the first one on nothing is
+//! taken from the domain, by whoever serves guests in its name, until another has its place.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -33,18 +33,20 @@ pub struct DmaFaults {
 impl DmaFaults {
     /// Since when they are to count. One that has counted does so still: what was damaged is.
     pub fn watch(&self, wanted: Wanted) {
-        // In this order, and what counts now counts when the domain is of use, too: there may be one just now, and whoever notes it
-        // looks at the other word first.
+        // In this order, and what counts now counts when the domain is of use, too: there may be one just now, and
+        // whoever notes it looks at the other word first.
         self.is_wanted_in_use.store(wanted != Wanted::Never, Ordering::SeqCst);
         self.is_watched.store(wanted == Wanted::Now, Ordering::SeqCst);
     }
 
-    /// Guests are served in the domain's name from now on: whoever decides whether it is of use need not have seen that yet.
+    /// Guests are served in the domain's name from now on: whoever decides whether it is of use need not have seen that
+    /// yet.
     pub fn begin_use(&self) {
         self.is_in_use.store(true, Ordering::SeqCst);
     }
 
-    /// The domain is what it was before any of them, and serves nobody. If they have counted they do so again when it is of use.
+    /// The domain is what it was before any of them, and serves nobody. If they have counted they do so again when it
+    /// is of use.
     pub fn forget(&self) {
         self.is_in_use.store(false, Ordering::SeqCst);
         if self.is_watched.swap(false, Ordering::SeqCst) {

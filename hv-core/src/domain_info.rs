@@ -2,8 +2,8 @@
 
 use xen_abi::domctl::{DOMINF_BLOCKED, DOMINF_RUNNING};
 
-/// What its vCPUs do: `online` of them are up, one of these is `running`, all of these are `blocked`. None of both is what `xl list` shows of one
-/// that could run, and of one without a vCPU that is up.
+/// What its vCPUs do: `online` of them are up, one of these is `running`, all of these are `blocked`. None of both is
+/// what `xl list` shows of one that could run, and of one without a vCPU that is up.
 pub const fn vcpu_flags(online: u32, running: bool, blocked: bool) -> u32 {
     match (online, running, blocked) {
         (0, _, _) => 0,

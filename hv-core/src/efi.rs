@@ -1,7 +1,7 @@
 //! What UEFI firmware leaves behind: the memory map, the system table, and how its run-time services are to be mapped.
 //!
-//! Everything here was written by firmware and is only believed as far as it can be checked: signatures, bounds. Layouts
-//! are those of the UEFI specification 2.10, sections 4 (tables) and 7.2 (memory map).
+//! Everything here was written by firmware and is only believed as far as it can be checked: signatures, bounds.
+//! Layouts are those of the UEFI specification 2.10, sections 4 (tables) and 7.2 (memory map).
 
 use core::ops::Range;
 
@@ -275,8 +275,8 @@ pub struct Rights {
     pub cache: bool,
 }
 
-/// The run-time services' memory in pieces of equal rights. Without an attributes table, code may be written too: firmware
-/// that has none keeps data among its code.
+/// The run-time services' memory in pieces of equal rights. Without an attributes table, code may be written too:
+/// firmware that has none keeps data among its code.
 pub fn runtime_pieces<'a>(
     map: &'a MemoryMap,
     attributes: &'a Attributes,

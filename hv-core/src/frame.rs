@@ -1,17 +1,17 @@
 //! Frames: one [`Frame`] of 16 bytes for each machine page, atomics only. The shell keeps the table of them.
 //!
 //! A frame has an owner, a reference count, a type and a type count. `count` holds owner and references in one word, so
-//! "this domain owns it and it stays" is one compare-and-exchange. `usage` holds type, state and type count in one word,
-//! so a type change is one, too. Rules:
+//! "this domain owns it and it stays" is one compare-and-exchange. `usage` holds type, state and type count in one
+//! word, so a type change is one, too. Rules:
 //!
 //! * Every type reference comes with a general reference, which is taken before and dropped after it. So a frame with a
 //!   type count is never freed, and a freed frame has type count zero.
-//! * The domain's allocation is one general reference ([`CountWord::ALLOCATED`]). When the last reference goes the frame
-//!   belongs to nobody; the one who dropped it reports that to the environment. If a snapshot of its owner's notes the frame
-//!   ([`CountWord::NOTED`]) it is not free then, but away.
+//! * The domain's allocation is one general reference ([`CountWord::ALLOCATED`]). When the last reference goes the
+//!   frame belongs to nobody; the one who dropped it reports that to the environment. If a snapshot of its owner's
+//!   notes the frame ([`CountWord::NOTED`]) it is not free then, but away.
 //! * While the type count is zero the usage word remembers the last type and the TLB clock at which its last reference
-//!   went: whoever gives the frame another type (or another owner) flushes TLBs that may be older than this stamp. For another
-//!   type those of the CPUs that run the owner will do, unless others could write to the frame ([`Knowers`]).
+//!   went: whoever gives the frame another type (or another owner) flushes TLBs that may be older than this stamp. For
+//!   another type those of the CPUs that run the owner will do, unless others could write to the frame ([`Knowers`]).
 //!
 //! This module knows nothing about page tables: [`crate::mmu`] does.
 

@@ -1,10 +1,11 @@
 //! What was taken out of a list that CPUs look into without a lock, until none of them can still look at it.
 //!
-//! Each CPU counts when it begins to look and when it ceases to: its count is odd while it does (a *section*). What was taken out goes in
-//! batches. First each CPU does a full barrier, so that sections that begin later cannot find any of the batch; then the sections are noted
-//! that had begun by then, and when each of those is over the batch is free.
+//! Each CPU counts when it begins to look and when it ceases to: its count is odd while it does (a *section*). What was
+//! taken out goes in batches. First each CPU does a full barrier, so that sections that begin later cannot find any of
+//! the batch; then the sections are noted that had begun by then, and when each of those is over the batch is free.
 //!
-//! Nobody waits for a section: it may last as long as a hypercall does, and who is in it may be waiting for who would wait.
+//! Nobody waits for a section: it may last as long as a hypercall does, and who is in it may be waiting for who would
+//! wait.
 
 use alloc::vec::Vec;
 
@@ -48,8 +49,9 @@ impl<T> Graves<T> {
         Ok(())
     }
 
-    /// What nobody looks at any more, to be freed, and when to ask again. `others`: bit n for each CPU n (below 64) that runs but for this
-    /// one, which is in no section; `barrier` has each CPU do a full barrier, and has ended when they have; `count`: what a CPU has counted.
+    /// What nobody looks at any more, to be freed, and when to ask again. `others`: bit n for each CPU n (below 64)
+    /// that runs but for this one, which is in no section; `barrier` has each CPU do a full barrier, and has ended when
+    /// they have; `count`: what a CPU has counted.
     pub fn take(&mut self, others: u64, barrier: impl FnOnce(), count: impl Fn(usize) -> u32) -> (Vec<T>, Next) {
         if self.waiting == 0 && self.batch.is_empty() {
             self.batch = core::mem::take(&mut self.fresh);

@@ -1,10 +1,10 @@
 //! IOMMUs: which device may reach which frame.
 //!
-//! Every domain with devices has a [`DmaSpace`]: a tree of tables that the hardware walks, in which a frame's address for
-//! devices is its machine address, as PV kernels expect. Frames come and go with their type ([`crate::mmu`] says when): a
-//! device writes exactly those frames that its domain might write too, and those granted to it. What is specific to one
-//! kind of hardware is a [`Format`] for entries ([`vtd`] is Intel's, [`amd`] AMD's) and the firmware's description
-//! ([`dmar`], [`ivrs`]).
+//! Every domain with devices has a [`DmaSpace`]: a tree of tables that the hardware walks, in which a frame's address
+//! for devices is its machine address, as PV kernels expect. Frames come and go with their type ([`crate::mmu`] says
+//! when): a device writes exactly those frames that its domain might write too, and those granted to it. What is
+//! specific to one kind of hardware is a [`Format`] for entries ([`vtd`] is Intel's, [`amd`] AMD's) and the firmware's
+//! description ([`dmar`], [`ivrs`]).
 
 pub mod amd;
 pub mod brake;

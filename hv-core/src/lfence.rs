@@ -1,11 +1,13 @@
-//! Whether LFENCE waits until all instructions before it are done, also on processors of AMD and Hygon: there it does so only if the
-//! processor always does, or is told to (AMD, Software techniques for managing speculation, mitigation G-2).
+//! Whether LFENCE waits until all instructions before it are done, also on processors of AMD and Hygon: there it does
+//! so only if the processor always does, or is told to (AMD, Software techniques for managing speculation, mitigation
+//! G-2).
 
 use crate::host_msr::HostMsrs;
 use x86::cpuid::{feature, CpuidRegs};
 use x86::msr;
 
-/// Has LFENCE do so on the CPU that runs this, of such a maker. Whether it does. `leaf_21`: CPUID leaf 0x80000021, zeroes if there is none.
+/// Has LFENCE do so on the CPU that runs this, of such a maker. Whether it does. `leaf_21`: CPUID leaf 0x80000021,
+/// zeroes if there is none.
 pub fn serialise(leaf_21: CpuidRegs, cpu: &mut impl HostMsrs) -> bool {
     if leaf_21.eax & feature::LFENCE_DISPATCH.mask() != 0 {
         return true;

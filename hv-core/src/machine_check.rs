@@ -1,7 +1,8 @@
-//! Machine checks: which errors raise one, and what a CPU's banks say of those that it found (SDM vol. 3B, chapter 16; AMD APM vol. 2,
-//! chapter 9).
+//! Machine checks: which errors raise one, and what a CPU's banks say of those that it found (SDM vol. 3B, chapter 16;
+//! AMD APM vol. 2, chapter 9).
 //!
-//! After a reset no bank reports anything: whoever runs the machine has to say which errors it wants to hear of. Firmware need not.
+//! After a reset no bank reports anything: whoever runs the machine has to say which errors it wants to hear of.
+//! Firmware need not.
 
 use crate::host_msr::HostMsrs;
 use core::fmt;
@@ -79,8 +80,8 @@ pub fn look(cpu: &mut impl HostMsrs, mut found: impl FnMut(Logged)) {
     }
 }
 
-/// Has the banks of a CPU of this `model` report errors. What they hold from earlier goes to `found`, and then from the banks: the next
-/// error is to be told from it. That an error raises #MC is CR4.MCE's affair, which is set after this.
+/// Has the banks of a CPU of this `model` report errors. What they hold from earlier goes to `found`, and then from the
+/// banks: the next error is to be told from it. That an error raises #MC is CR4.MCE's affair, which is set after this.
 pub fn enable(cpu: &mut impl HostMsrs, model: Model, found: impl FnMut(Logged)) {
     let Some(cap) = cpu.read(msr::MCG_CAP) else { return };
     look(cpu, found);
@@ -108,7 +109,8 @@ pub struct Model {
     pub signature: u32,
 }
 
-/// AMD's bank 4, a table walk of the GART: it is reported where nothing is wrong, as when a processor guesses an address.
+/// AMD's bank 4, a table walk of the GART: it is reported where nothing is wrong, as when a processor guesses an
+/// address.
 const GART: u64 = 1 << 10;
 
 impl Model {
@@ -118,8 +120,8 @@ impl Model {
         family + if family == 15 { self.signature >> 20 & 0xff } else { 0 }
     }
 
-    /// What the control register of `bank` is to be: a bit for each error that is reported, and all of them as a rule. `None`: it is the
-    /// firmware's.
+    /// What the control register of `bank` is to be: a bit for each error that is reported, and all of them as a rule.
+    /// `None`: it is the firmware's.
     const fn control(self, bank: u32) -> Option<u64> {
         let model = self.signature >> 4 & 15 | self.signature >> 12 & 0xf0;
         match (self.vendor, self.family(), bank) {

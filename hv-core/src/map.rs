@@ -2,8 +2,8 @@
 
 use alloc::collections::BTreeMap;
 
-/// Takes an entry out of a map. An empty one then has no memory: by itself it keeps a node for its next entry, and so what is free when a domain has gone
-/// would not be what was free before it came.
+/// Takes an entry out of a map. An empty one then has no memory: by itself it keeps a node for its next entry, and so
+/// what is free when a domain has gone would not be what was free before it came.
 pub fn take<K: Ord, V>(map: &mut BTreeMap<K, V>, key: &K) -> Option<V> {
     let value = map.remove(key);
     if map.is_empty() {

@@ -12,11 +12,11 @@ use xen_abi::errno::Errno;
 use xen_abi::layout::{DomId, INVALID_M2P_ENTRY};
 use xen_abi::memory::{MemoryExchange, MemoryReservation, MEMF_ADDRESS_BITS_MASK, MEMOP_EXTENT_SHIFT};
 
-/// Largest extents that the control domain and those with devices may ask for, as log2 of pages. Extents are wiped, exchanged
-/// and given up without a look at what else there is to do.
+/// Largest extents that the control domain and those with devices may ask for, as log2 of pages. Extents are wiped,
+/// exchanged and given up without a look at what else there is to do.
 ///
-/// Differs from Xen: there the control domain may ask for 18, and a GiB is wiped at once. The tools build domains of this kind
-/// from extents of order 9 and 0.
+/// Differs from Xen: there the control domain may ask for 18, and a GiB is wiped at once. The tools build domains of
+/// this kind from extents of order 9 and 0.
 pub const DEVICE_MAX_ORDER: u32 = 12;
 /// The same for all others.
 pub const GUEST_MAX_ORDER: u32 = 9;
@@ -34,8 +34,8 @@ pub const ANYWHERE: u32 = 64;
 
 /// The allocator of free frames.
 pub trait FrameSource {
-    /// Takes 2^`order` frames that nobody has claimed, aligned to their size, below 2^`address_bits` bytes, which no TLB knows
-    /// and which hold no data of anybody. They are not the domain's claim.
+    /// Takes 2^`order` frames that nobody has claimed, aligned to their size, below 2^`address_bits` bytes, which no
+    /// TLB knows and which hold no data of anybody. They are not the domain's claim.
     fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn>;
     /// The same for a domain that shall have as many more than before: its own claim is for them, and used up by them.
     fn alloc_more(&self, order: u32, address_bits: u32) -> Option<Mfn>;
@@ -179,9 +179,9 @@ impl Exchange {
         })
     }
 
-    /// Exchanges one chunk: takes the extents at `inputs` from `dom`, gives it new ones, whose pages get the numbers from
-    /// `pfns` on. Returns their first frames. On an error nothing has changed. EINVAL for pages that are not the domain's
-    /// or that something refers to; ENOMEM, also if others have claimed what there is.
+    /// Exchanges one chunk: takes the extents at `inputs` from `dom`, gives it new ones, whose pages get the numbers
+    /// from `pfns` on. Returns their first frames. On an error nothing has changed. EINVAL for pages that are not the
+    /// domain's or that something refers to; ENOMEM, also if others have claimed what there is.
     pub fn chunk<E: MmuEnv, S: FrameSource>(
         &self,
         mmu: Mmu<'_, E>,

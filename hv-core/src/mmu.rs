@@ -1,8 +1,10 @@
-//! Memory management of PV guests: guest page tables are used by the CPU as they are, so every change of one is checked.
+//! Memory management of PV guests: guest page tables are used by the CPU as they are, so every change of one is
+//! checked.
 //!
 //! A page becomes a page table by *promotion* (all entries validated, each taking references) and stops being one by
 //! *demotion*. While it is one, nobody has a writable mapping of it, and its entries change only here. All functions
-//! that read or change page tables of a domain need that domain's MMU lock, and take a proof that it is held ([`Deferred`],
+//! that read or change page tables of a domain need that domain's MMU lock, and take a proof that it is held
+//! ([`Deferred`],
 //! [`Locked`]); reference and type counts are lock-free, for other domains map its frames at any time.
 //!
 //! * [`env`]: the traits for what the machine must do ([`MmuEnv`], [`PtMem`]);
@@ -10,14 +12,16 @@
 //! * [`l1`]: what an L1 entry may map, and changing one; [`tables`]: promotion and demotion; [`upper`]: L2-L4 entries;
 //! * [`update`]: `mmu_update`, `update_va_mapping`, writable page tables; [`ext`]: pins, roots, flushes;
 //! * [`mirror`]: what a root of the hypervisor's shares with a domain's;
-//! * [`segdesc`]: descriptor pages; [`teardown`]: the end of a domain; [`withdrawal`]: I/O memory that it may not map any more;
+//! * [`segdesc`]: descriptor pages; [`teardown`]: the end of a domain; [`withdrawal`]: I/O memory that it may not map
+//!   any more;
 //!   [`snapshot`]: its memory as it once was; [`audit`]: a recount of everything.
 //!
 //! # Long operations
 //! Promotion and demotion of L2-L4 tables stop when [`MmuEnv::is_out_of_steps`] says so and return
 //! [`MmuError::Preempted`]; the caller re-executes the same operation later. What is half done is remembered in the
-//! domain's [`Deferred`], which its MMU lock guards: a table on its way up is resumed by the re-executed operation; a table on its way down no longer
-//! belongs to any operation and is finished at the start of the next one. The frame itself records how far it is.
+//! domain's [`Deferred`], which its MMU lock guards: a table on its way up is resumed by the re-executed operation; a
+//! table on its way down no longer belongs to any operation and is finished at the start of the next one. The frame
+//! itself records how far it is.
 //!
 //! # Example
 //! ```

@@ -21,7 +21,8 @@ pub struct View<'a> {
     pub vcpu_id: u32,
     /// Its TSC_AUX.
     pub tsc_aux: u32,
-    /// Has the guest a #GP handler yet? Until then an unknown register reads as zero, as a #GP would be the guest's end.
+    /// Has the guest a #GP handler yet? Until then an unknown register reads as zero, as a #GP would be the guest's
+    /// end.
     pub has_gp_handler: bool,
 }
 

@@ -1,9 +1,9 @@
 //! Which domain owns which PCI function, and who may become its owner.
 //!
-//! A function belongs to the hardware domain, to one other domain, or to nobody (*quarantine*: it has left one owner and
-//! not yet reached the next). From the moment it leaves the hardware domain until it is back there, its base addresses and
-//! its table of messages stay where they were; in quarantine it cannot reach memory. The shell does to the hardware what
-//! the [`Move`]s say, under the lock of the table.
+//! A function belongs to the hardware domain, to one other domain, or to nobody (*quarantine*: it has left one owner
+//! and not yet reached the next). From the moment it leaves the hardware domain until it is back there, its base
+//! addresses and its table of messages stay where they were; in quarantine it cannot reach memory. The shell does to
+//! the hardware what the [`Move`]s say, under the lock of the table.
 
 pub mod front;
 pub mod isolation;
@@ -151,14 +151,15 @@ pub struct Entry {
     pub owner: Owner,
     /// Its base addresses: what the hardware domain wrote last while it was its own.
     pub bars: Bars,
-    /// It was stopped because it would not leave alone what it may not reach: it does not become bus master for this owner
-    /// again.
+    /// It was stopped because it would not leave alone what it may not reach: it does not become bus master for this
+    /// owner again.
     pub is_stopped: bool,
     /// It is on its way into quarantine: it is the owner's only so that nobody else gets it.
     pub leaving: Option<reset::Leaving>,
     /// Its owner is being rolled back: it is reset, and stays the owner's, who cannot use it until that has ended.
     pub silenced: Option<reset::Leaving>,
-    /// The hardware domain has said that it is gone while another domain had it: it is forgotten when that has given it up.
+    /// The hardware domain has said that it is gone while another domain had it: it is forgotten when that has given it
+    /// up.
     pub is_gone: bool,
 }
 
@@ -197,8 +198,8 @@ impl Entry {
     }
 }
 
-/// Whose memory an identity on the bus may reach that the functions of all `owners` have: another domain's only if all of them are its
-/// own, else the hardware domain's if any of them is. [`Owner::Quarantine`]: nobody's.
+/// Whose memory an identity on the bus may reach that the functions of all `owners` have: another domain's only if all
+/// of them are its own, else the hardware domain's if any of them is. [`Owner::Quarantine`]: nobody's.
 pub fn confined_to(owners: impl IntoIterator<Item = Owner>) -> Owner {
     let (mut is_home, mut is_mixed, mut domain) = (false, false, None);
     for owner in owners {
@@ -238,9 +239,10 @@ impl Ownership {
         Ok(())
     }
 
-    /// A function is gone. Nobody's is forgotten as well: if it comes again it is the hardware domain's, which looks then where its registers could be, and
-    /// has to be free to move them. EBUSY: another domain has it, or it is a bridge that leads to one that is not the hardware domain's; it is forgotten when that has been
-    /// given up ([`Self::gone`]). EPERM: the hypervisor drives it. ENODEV.
+    /// A function is gone. Nobody's is forgotten as well: if it comes again it is the hardware domain's, which looks
+    /// then where its registers could be, and has to be free to move them. EBUSY: another domain has it, or it is a
+    /// bridge that leads to one that is not the hardware domain's; it is forgotten when that has been given up
+    /// ([`Self::gone`]). EPERM: the hypervisor drives it. ENODEV.
     pub fn remove(&mut self, at: Sbdf) -> Result<Entry, Errno> {
         let place = self.entries.iter().position(|e| e.at == at).ok_or(Errno::ENODEV)?;
         let leads_away = self.leads_away(at);
@@ -255,8 +257,8 @@ impl Ownership {
         Ok(self.entries.remove(place))
     }
 
-    /// The hardware domain has found a function at `at`. `false`: none is known there. EBUSY: that one was gone, a domain has it still, and this is not the
-    /// same, which `is_same` says: it waits until that domain has given it up.
+    /// The hardware domain has found a function at `at`. `false`: none is known there. EBUSY: that one was gone, a
+    /// domain has it still, and this is not the same, which `is_same` says: it waits until that domain has given it up.
     pub fn came_back(&mut self, at: Sbdf, is_same: impl FnOnce() -> bool) -> Result<bool, Errno> {
         let Some(entry) = self.entries.iter_mut().find(|e| e.at == at) else { return Ok(false) };
         if entry.is_gone && !is_same() {
@@ -272,15 +274,16 @@ impl Ownership {
         self.entries.iter().filter(|e| e.is_gone).find(is_free).map(|e| e.at)
     }
 
-    /// Is a function behind the bridge at `at` not the hardware domain's? The way to it is needed to confine it until it is.
+    /// Is a function behind the bridge at `at` not the hardware domain's? The way to it is needed to confine it until
+    /// it is.
     pub fn leads_away(&self, at: Sbdf) -> bool {
         let bridge_of = |at| self.find(at)?.traits.bridge;
         let away = self.entries.iter().filter(|e| e.fixed().is_some());
         { away }.any(|e| bridges::above(e.traits.bridge, bridge_of).any(|bridge| bridge == at))
     }
 
-    /// Configuration space of the function at `at` was written: `width` bytes at `offset`. Its base addresses are read again
-    /// if it is the hardware domain that moved it. What the device says of them at any other time does not count.
+    /// Configuration space of the function at `at` was written: `width` bytes at `offset`. Its base addresses are read
+    /// again if it is the hardware domain that moved it. What the device says of them at any other time does not count.
     pub fn wrote(&mut self, at: Sbdf, offset: u16, width: u8, read: impl FnOnce() -> Bars) {
         if !Bars::are_at(offset, width) {
             return;
@@ -360,8 +363,8 @@ impl Ownership {
         }
     }
 
-    /// What becomes of the function at `at` when `from` gives it up: a domain's goes into quarantine, from there it goes
-    /// back to the hardware domain.
+    /// What becomes of the function at `at` when `from` gives it up: a domain's goes into quarantine, from there it
+    /// goes back to the hardware domain.
     pub fn check_return(&self, at: Sbdf, from: Owner) -> Result<Move, Refusal> {
         let entry = self.find(at).ok_or(Refusal::NoSuchFunction)?;
         match from {
@@ -372,8 +375,9 @@ impl Ownership {
         }
     }
 
-    /// The function at `at` did not leave alone what it may not reach. Its owner cannot make it bus master again, unless that
-    /// is the hardware domain, which is trusted with its devices. `None`: no such function; else whether this is new.
+    /// The function at `at` did not leave alone what it may not reach. Its owner cannot make it bus master again,
+    /// unless that is the hardware domain, which is trusted with its devices. `None`: no such function; else whether
+    /// this is new.
     pub fn stop(&mut self, at: Sbdf) -> Option<bool> {
         let entry = self.entries.iter_mut().find(|e| e.at == at)?;
         let was_stopped = entry.is_stopped;
@@ -381,7 +385,8 @@ impl Ownership {
         Some(!was_stopped)
     }
 
-    /// The function at `at` has come this far on its way from its owner, who cannot use it any more. That its owner was rolled back is over.
+    /// The function at `at` has come this far on its way from its owner, who cannot use it any more. That its owner was
+    /// rolled back is over.
     pub fn leaves(&mut self, at: Sbdf, so_far: reset::Leaving) {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.at == at) {
             (entry.leaving, entry.silenced) = (Some(so_far), None);

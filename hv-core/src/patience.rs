@@ -1,8 +1,9 @@
 //! How long an answer is waited for that a domain owes.
 //!
-//! It is looked for at intervals, and each look that finds nothing counts. So a machine that stands still, as one that is emulated does, costs
-//! one look however long it stands; and while the domain cannot answer, because it is paused or others have the CPUs, none counts. What it owes
-//! to nobody but itself, as that it takes events, is looked for more and more rarely ([`Interval`]).
+//! It is looked for at intervals, and each look that finds nothing counts. So a machine that stands still, as one that
+//! is emulated does, costs one look however long it stands; and while the domain cannot answer, because it is paused or
+//! others have the CPUs, none counts. What it owes to nobody but itself, as that it takes events, is looked for more
+//! and more rarely ([`Interval`]).
 
 /// Looks for an answer until they are used up.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +37,8 @@ impl Patience {
     }
 }
 
-/// The time from one look to the next for what may not come at all: each is twice as long as the one before, up to a longest.
+/// The time from one look to the next for what may not come at all: each is twice as long as the one before, up to a
+/// longest.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
     ns: u64,

@@ -1,11 +1,11 @@
 //! Which bits of a PCI function's configuration space a domain may change.
 //!
 //! The hypervisor programs message-signalled interrupts itself: their address, data, enable and mask bits are never a
-//! domain's, also not the hardware domain's; but they may be turned off, as for a driver that falls back to the wire, while
-//! somebody is there to answer that. While a function belongs to another domain, its base address registers stay
+//! domain's, also not the hardware domain's; but they may be turned off, as for a driver that falls back to the wire,
+//! while somebody is there to answer that. While a function belongs to another domain, its base address registers stay
 //! where they are (they are in that domain's page tables) and it may not be told to report errors that would stop the
-//! machine. While it belongs to nobody it cannot become bus master or interrupt. All else goes through: the hardware domain
-//! is trusted with its devices.
+//! machine. While it belongs to nobody it cannot become bus master or interrupt. All else goes through: the hardware
+//! domain is trusted with its devices.
 
 pub mod bridges;
 pub mod layout;
@@ -44,8 +44,8 @@ impl Sbdf {
     }
 }
 
-/// Where the register at `offset` (below 4096) of a function is, in a mapping of its bus's configuration space (1 MiB) that begins at `bus`,
-/// the start of any page.
+/// Where the register at `offset` (below 4096) of a function is, in a mapping of its bus's configuration space (1 MiB)
+/// that begins at `bus`, the start of any page.
 pub const fn ecam_register(bus: usize, devfn: u8, offset: u16) -> usize {
     bus + ((devfn as usize) << 12) + offset as usize
 }
@@ -62,8 +62,8 @@ impl fmt::Debug for Sbdf {
     }
 }
 
-/// Base address registers, as the hardware domain set them, or the firmware. Those of a function that has left it stay so; a
-/// kernel that resets the function writes them again.
+/// Base address registers, as the hardware domain set them, or the firmware. Those of a function that has left it stay
+/// so; a kernel that resets the function writes them again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bars {
     /// Base addresses.
@@ -153,15 +153,15 @@ pub struct Function {
     pub moving: [Option<Range>; 3],
     /// Header layout: 0 device, 1 bridge.
     pub header: u8,
-    /// Of a bridge behind which a function is not the hardware domain's: the numbers of its own bus and of the first one behind it, which
-    /// stay, since by them the IOMMU's unit is found.
+    /// Of a bridge behind which a function is not the hardware domain's: the numbers of its own bus and of the first
+    /// one behind it, which stay, since by them the IOMMU's unit is found.
     pub buses: Option<[u8; 2]>,
     /// It has left the hardware domain, with these registers.
     pub fixed: Option<Fixed>,
     /// The hypervisor drives it.
     pub is_ours: bool,
-    /// Its domain has stopped, or is paused. What the function would raise on its wire instead of messages would be for those
-    /// that share it, and would not end.
+    /// Its domain has stopped, or is paused. What the function would raise on its wire instead of messages would be for
+    /// those that share it, and would not end.
     pub is_abandoned: bool,
 }
 
@@ -205,9 +205,9 @@ const BUS_MASTER: u8 = 1 << 2;
 const SERR_ENABLE: u8 = 1 << 0;
 const INTX_DISABLE: u8 = 1 << 2;
 const COMMAND_HIGH: u16 = COMMAND + 1;
-/// Register of the PCI Express capability that controls the device; bits of its lower byte: report correctable, other, fatal
-/// errors, and requests that nobody supports; a bit of its upper one: access memory under numbers of functions that are nobody's, too
-/// (Phantom Functions Enable).
+/// Register of the PCI Express capability that controls the device; bits of its lower byte: report correctable, other,
+/// fatal errors, and requests that nobody supports; a bit of its upper one: access memory under numbers of functions
+/// that are nobody's, too (Phantom Functions Enable).
 const EXPRESS_CONTROL: u16 = 8;
 const EXPRESS_REPORTS: u8 = 0x0f;
 const EXPRESS_PHANTOMS: u8 = 1 << 1;
@@ -230,8 +230,8 @@ pub const fn answering(command: u16) -> u16 {
     u16::from_le_bytes([low & !BUS_MASTER | MEMORY, high])
 }
 
-/// The command with which a function neither accesses memory nor interrupts on its wire, and is otherwise as by this `command`: as by none if that is all
-/// ones, which is nobody's answer.
+/// The command with which a function neither accesses memory nor interrupts on its wire, and is otherwise as by this
+/// `command`: as by none if that is all ones, which is nobody's answer.
 pub const fn silent(command: u16) -> u16 {
     let [low, high] = if command == u16::MAX { [0; 2] } else { command.to_le_bytes() };
     u16::from_le_bytes([low & !BUS_MASTER, high | INTX_DISABLE])
@@ -275,7 +275,8 @@ impl Function {
         }
     }
 
-    /// Would `value` in the byte at `offset` change the number of a bus that stays? The same is written again after a reset.
+    /// Would `value` in the byte at `offset` change the number of a bus that stays? The same is written again after a
+    /// reset.
     fn renumbers(&self, offset: u16, value: u8) -> bool {
         let place = usize::from(offset.wrapping_sub(BUSES));
         self.buses.and_then(|buses| buses.get(place).copied()).is_some_and(|number| number != value)
@@ -314,8 +315,8 @@ impl Function {
         0
     }
 
-    /// The protected bits of the byte at `offset` that may be set. Whoever has the function's registers mapped reads them in
-    /// vain, or is told of an error, when it does not answer.
+    /// The protected bits of the byte at `offset` that may be set. Whoever has the function's registers mapped reads
+    /// them in vain, or is told of an error, when it does not answer.
     fn settable(&self, offset: u16) -> u8 {
         match self.fixed {
             Some(fixed) if offset == COMMAND && !fixed.is_quarantined => DECODE,
@@ -323,7 +324,8 @@ impl Function {
         }
     }
 
-    /// The bits of the byte at `offset` that say which errors the function reports, and under which names it accesses memory.
+    /// The bits of the byte at `offset` that say which errors the function reports, and under which names it accesses
+    /// memory.
     fn express_control(&self, offset: u16) -> u8 {
         match self.express.map(|cap| offset.wrapping_sub(cap.wrapping_add(EXPRESS_CONTROL))) {
             Some(0) => EXPRESS_REPORTS,

@@ -1,9 +1,10 @@
-//! A vCPU's periodic timer: it ticks while the vCPU runs. For the time in which it did not run it gets one tick when it goes on, if one
-//! was due; the phase is kept.
+//! A vCPU's periodic timer: it ticks while the vCPU runs. For the time in which it did not run it gets one tick when it
+//! goes on, if one was due; the phase is kept.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Its period, and when it ticks next. The vCPU's CPU changes it, or who holds the vCPU. Times are in ns of system time.
+/// Its period, and when it ticks next. The vCPU's CPU changes it, or who holds the vCPU. Times are in ns of system
+/// time.
 #[derive(Debug)]
 pub struct Periodic {
     /// 0: it is off.
@@ -58,7 +59,8 @@ impl Periodic {
         Resumed { next_ns, missed }
     }
 
-    /// It has ticked, as was due at `due_ns`. When it ticks next; `None` if somebody else has seen to that meanwhile, or turned it off.
+    /// It has ticked, as was due at `due_ns`. When it ticks next; `None` if somebody else has seen to that meanwhile,
+    /// or turned it off.
     pub fn ticked(&self, due_ns: u64, now_ns: u64) -> Option<u64> {
         let next_ns = next_tick(due_ns, self.period_ns(), now_ns);
         let changed = self.due_ns.compare_exchange(due_ns, next_ns, Ordering::Relaxed, Ordering::Relaxed);

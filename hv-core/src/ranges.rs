@@ -1,5 +1,5 @@
-//! A short sorted list of address ranges, in place, for when there is no heap: RAM as the loader describes it, and the early allocator that
-//! serves until the frame allocator has its tables.
+//! A short sorted list of address ranges, in place, for when there is no heap: RAM as the loader describes it, and the
+//! early allocator that serves until the frame allocator has its tables.
 
 /// Ranges that a list holds: more than a loader's regions, because what is taken from a range may leave two.
 const MAX_RANGES: usize = 256;
@@ -82,7 +82,8 @@ impl Ranges {
         Some(found)
     }
 
-    /// Places of the ranges that are neither `before` something nor behind it: those behind the first that are `up_to` it.
+    /// Places of the ranges that are neither `before` something nor behind it: those behind the first that are `up_to`
+    /// it.
     fn those(&self, before: impl Fn(&(u64, u64)) -> bool, up_to: impl Fn(&(u64, u64)) -> bool) -> (usize, usize) {
         let list = &self.list[..self.count];
         let first = list.partition_point(before);

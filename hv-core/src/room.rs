@@ -1,13 +1,14 @@
 //! Memory for tables that a guest makes longer as it likes: its grants, its ports.
 //!
-//! They can be as large as all that is kept for objects whose allocation cannot report that there is no memory. So who adds to one
-//! asks each time, and says how much it takes; and nobody else takes what the answer counted on until it is taken.
+//! They can be as large as all that is kept for objects whose allocation cannot report that there is no memory. So who
+//! adds to one asks each time, and says how much it takes; and nobody else takes what the answer counted on until it is
+//! taken.
 
 /// Lets what it is given take so many bytes, or refuses. Was it let, and did it succeed?
 pub type Room = fn(usize, &mut dyn FnMut() -> bool) -> bool;
 
-/// May tables take `frames` more of the `free` ones, so that `claimed` ones are there for the domains for which they are set aside
-/// ([`crate::claims`]), and `headroom` for what cannot report that there is none?
+/// May tables take `frames` more of the `free` ones, so that `claimed` ones are there for the domains for which they
+/// are set aside ([`crate::claims`]), and `headroom` for what cannot report that there is none?
 pub const fn is_there(frames: u64, free: u64, claimed: u64, headroom: u64) -> bool {
     free >= frames.saturating_add(claimed).saturating_add(headroom)
 }

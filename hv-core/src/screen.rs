@@ -1,7 +1,8 @@
 //! A screen for messages: what stands where, and how a character becomes pixels.
 //!
-//! The text is kept here and never read back from the screen, whose memory is slow. A character is drawn only where another
-//! stood before. When the last row is full everything moves up by several rows, because redrawing is what costs time.
+//! The text is kept here and never read back from the screen, whose memory is slow. A character is drawn only where
+//! another stood before. When the last row is full everything moves up by several rows, because redrawing is what costs
+//! time.
 
 pub mod pixels;
 

@@ -1,9 +1,10 @@
-//! Small objects of one size in whole pages: a page is taken when no other has room, and given back with its last object.
+//! Small objects of one size in whole pages: a page is taken when no other has room, and given back with its last
+//! object.
 //!
-//! Each page begins with a [`Header`]; the objects follow, of which the free ones hold nothing but where the next one is.
-//! Pages with room are a list; full ones are in none, and a page is found again by the address of its objects. So both
-//! operations touch the page and its neighbours in the list, and there is no table of pages that could want to grow.
-//! Memory is reached through [`Pages`]: this file needs no privilege.
+//! Each page begins with a [`Header`]; the objects follow, of which the free ones hold nothing but where the next one
+//! is. Pages with room are a list; full ones are in none, and a page is found again by the address of its objects. So
+//! both operations touch the page and its neighbours in the list, and there is no table of pages that could want to
+//! grow. Memory is reached through [`Pages`]: this file needs no privilege.
 
 /// Size of a page.
 const PAGE: u16 = 4096;

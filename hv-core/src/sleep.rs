@@ -20,8 +20,8 @@ impl Waiting {
         self.nmi && !self.nmi_masked
     }
 
-    /// Does it go on instead of sleeping? Who makes something pending wakes only those that sleep already, and for an NMI that is
-    /// pending nobody is told again. So it is to be asked after it was noted that the vCPU sleeps.
+    /// Does it go on instead of sleeping? Who makes something pending wakes only those that sleep already, and for an
+    /// NMI that is pending nobody is told again. So it is to be asked after it was noted that the vCPU sleeps.
     #[inline]
     pub const fn keeps_awake(self) -> bool {
         self.upcall && !self.events_masked || self.has_nmi()

@@ -1,15 +1,15 @@
 //! Snapshots of domains: what keeps one from being taken, and a domain from going back to it.
 //!
-//! The decisions are beside what they are about: [`crate::mmu::snapshot`] has memory and page tables, [`crate::evtchn`] event
-//! channels, [`crate::grant`] grants. Each can first be asked whether it could go back, which changes nothing.
+//! The decisions are beside what they are about: [`crate::mmu::snapshot`] has memory and page tables, [`crate::evtchn`]
+//! event channels, [`crate::grant`] grants. Each can first be asked whether it could go back, which changes nothing.
 
 use xen_abi::channel_op as op;
 
 /// Why a snapshot is not taken, or not gone back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// An operation on page tables is half done, or they have registers that were taken from the domain; it can be tried again when
-    /// the domain has run.
+    /// An operation on page tables is half done, or they have registers that were taken from the domain; it can be
+    /// tried again when the domain has run.
     Unsettled,
     /// A page table of the domain maps this frame, which is not its own, or which it may not map any more.
     Foreign(u64),

@@ -1,12 +1,14 @@
-//! How long a CPU works for others, as for the network cards of driver domains, before its own guests go on, and how long they go on then.
+//! How long a CPU works for others, as for the network cards of driver domains, before its own guests go on, and how
+//! long they go on then.
 //!
-//! Such work asks for more of itself: a poll may schedule another one, and that the first. So what counts is the time since a guest has
-//! run on the CPU, however often it is asked for. What guests have between two pieces of work counts as they would have after it, so work that
-//! leaves them their part never has to rest.
+//! Such work asks for more of itself: a poll may schedule another one, and that the first. So what counts is the time
+//! since a guest has run on the CPU, however often it is asked for. What guests have between two pieces of work counts
+//! as they would have after it, so work that leaves them their part never has to rest.
 
 /// So long a CPU works before its guests go on, in ns: well above what a card's turn takes.
 pub const STINT_NS: u64 = 2_000_000;
-/// After a stint guests have one part of so many of the time that it took, so of a CPU on which there is always work they have a fifth.
+/// After a stint guests have one part of so many of the time that it took, so of a CPU on which there is always work
+/// they have a fifth.
 const SHARE: u64 = 4;
 
 /// Who else wants the CPU.
@@ -49,7 +51,8 @@ impl Stint {
         Ok(now_ns.saturating_add(STINT_NS.saturating_sub(self.worked_ns)))
     }
 
-    /// There was work from `began_ns` to `now_ns`, while there were guests. Until when it rests, if that was a whole stint, or more.
+    /// There was work from `began_ns` to `now_ns`, while there were guests. Until when it rests, if that was a whole
+    /// stint, or more.
     pub fn end(&mut self, began_ns: u64, now_ns: u64) -> Option<u64> {
         self.ended_ns = now_ns;
         self.worked_ns = self.worked_ns.saturating_add(now_ns.saturating_sub(began_ns));
@@ -65,8 +68,8 @@ impl Stint {
 mod tests {
     use super::*;
 
-    /// A CPU that works in pieces of `piece_ns` whenever it may, and whose guests go on for `gap_ns` between them. Of a second, what
-    /// its guests had, and the longest that they waited.
+    /// A CPU that works in pieces of `piece_ns` whenever it may, and whose guests go on for `gap_ns` between them. Of a
+    /// second, what its guests had, and the longest that they waited.
     fn guests_have(piece_ns: u64, gap_ns: u64, after_work: Guests) -> (u64, u64) {
         let (mut stint, mut now, mut theirs, mut waits, mut longest) = (Stint::default(), 5_000_000_000, 0, 0, 0);
         let (end, mut guests) = (now + 1_000_000_000, Guests::HaveRun);

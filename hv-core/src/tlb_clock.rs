@@ -1,8 +1,8 @@
 //! Which CPUs may still know a translation: a clock of flushes.
 //!
-//! A frame that loses its last use remembers the clock; a CPU whose last complete flush has a later clock value cannot hold a
-//! translation from that use. A flush reads (or advances) the clock *before* it begins. The clock only advances if somebody
-//! remembered its present value, so it is slow.
+//! A frame that loses its last use remembers the clock; a CPU whose last complete flush has a later clock value cannot
+//! hold a translation from that use. A flush reads (or advances) the clock *before* it begins. The clock only advances
+//! if somebody remembered its present value, so it is slow.
 //!
 //! Frames remember its lower half only, in a stamp. The clock itself has 64 bits, and never wraps.
 
@@ -24,8 +24,8 @@ impl TlbClock {
     /// What is to be remembered as the end of a use.
     #[inline]
     pub fn stamp(&self) -> u32 {
-        // What ended the use may be a plain store, which others do not see yet: a CPU that flushes now, later than the clock
-        // that we would read, could still find the entry as it was.
+        // What ended the use may be a plain store, which others do not see yet: a CPU that flushes now, later than the
+        // clock that we would read, could still find the entry as it was.
         fence(Ordering::SeqCst);
         let now = self.now.load(Ordering::SeqCst);
         // Only after reading it: then either the clock has moved on already, or the next flush moves it.
@@ -47,13 +47,15 @@ impl TlbClock {
         }
     }
 
-    /// The end of a use that has this stamp. A CPU whose last complete flush was at that time, or before, may know it still. Whoever ends a use
-    /// from now on remembers another time, also if no CPU has to flush.
+    /// The end of a use that has this stamp. A CPU whose last complete flush was at that time, or before, may know it
+    /// still. Whoever ends a use from now on remembers another time, also if no CPU has to flush.
     ///
-    /// That is so before anybody flushes: a flush moves the clock on unless another CPU is about to, and what a CPU comes to know after its flush
-    /// and does not know any more at once must not have the stamp for which it has flushed.
+    /// That is so before anybody flushes: a flush moves the clock on unless another CPU is about to, and what a CPU
+    /// comes to know after its flush and does not know any more at once must not have the stamp for which it has
+    /// flushed.
     ///
-    /// The last time with such a lower half: if the use ended earlier, by the whole of a turn, more CPUs flush than would have to.
+    /// The last time with such a lower half: if the use ended earlier, by the whole of a turn, more CPUs flush than
+    /// would have to.
     #[inline]
     pub fn pass(&self, stamp: u32) -> u64 {
         let now = self.now.load(Ordering::SeqCst);
@@ -89,7 +91,8 @@ mod tests {
         assert_eq!((clock.pass(2), clock.flush_begins()), (2, 3));
     }
 
-    /// A frame that has not been used since has the stamp that it had. If it has been, by a CPU that had just flushed for it, it must have another.
+    /// A frame that has not been used since has the stamp that it had. If it has been, by a CPU that had just flushed
+    /// for it, it must have another.
     #[test]
     fn a_use_behind_a_flush_ends_later_than_the_one_before() {
         let clock = TlbClock::at(5);
@@ -121,7 +124,8 @@ mod tests {
         Flushes(usize),
         /// A third CPU, which knows nothing, gets to the middle of beginning to flush, or from there to the end.
         Halfway,
-        /// The frame gets another use: who may know the last one flushes. If `is_late`, that one came and went again behind the flushes.
+        /// The frame gets another use: who may know the last one flushes. If `is_late`, that one came and went again
+        /// behind the flushes.
         Asks { is_late: bool },
         /// Much else happens.
         Passes(u64),
@@ -138,8 +142,8 @@ mod tests {
     }
 
     proptest! {
-        /// After each question no CPU knows a translation of the use before, however far the clock went, and who asked sees a use that came in
-        /// between by its stamp.
+        /// After each question no CPU knows a translation of the use before, however far the clock went, and who asked
+        /// sees a use that came in between by its stamp.
         #[test]
         fn nobody_who_may_know_it_is_left_out(start in prop_oneof![1..3_u64, TURN - 3..TURN + 3], events in prop::collection::vec(event(), 1..60)) {
             let mut clock = TlbClock::at(start);

@@ -1,12 +1,14 @@
-//! Do the time-stamp counters of two CPUs agree? Guests compare readings of different vCPUs if they are told that they may.
+//! Do the time-stamp counters of two CPUs agree? Guests compare readings of different vCPUs if they are told that they
+//! may.
 //!
-//! One CPU stamps a question, the other one its answer, and the first one that it has heard it. If both count alike the answer's
-//! stamp is between the other two, however long either took. If it is not, one of them is ahead of the other, by more than a message
-//! takes: somebody could see time go back. What is less than that nobody sees.
+//! One CPU stamps a question, the other one its answer, and the first one that it has heard it. If both count alike the
+//! answer's stamp is between the other two, however long either took. If it is not, one of them is ahead of the other,
+//! by more than a message takes: somebody could see time go back. What is less than that nobody sees.
 
 /// How many exchanges are enough.
 pub const EXCHANGES: u32 = 200;
-/// A difference is one if it was seen so many times. One that is there is seen nearly each time; a stamp that was taken out of order is not.
+/// A difference is one if it was seen so many times. One that is there is seen nearly each time; a stamp that was taken
+/// out of order is not.
 const SIGHTINGS: u32 = 4;
 
 /// The stamps of one exchange.

@@ -1,7 +1,7 @@
 //! Whether there is a serial port (16550A) where one is looked for.
 //!
-//! Where no device answers, reads give all ones, or all zeros, or what was last on the bus: with all ones a port would have received
-//! bytes without end.
+//! Where no device answers, reads give all ones, or all zeros, or what was last on the bus: with all ones a port would
+//! have received bytes without end.
 
 /// The port's registers, by their offset.
 pub trait Registers {
@@ -22,8 +22,8 @@ pub fn is_present(port: &mut impl Registers) -> bool {
     let line = port.read(LINE_CONTROL);
     port.write(LINE_CONTROL, line & !LINE_DIVISOR_LATCH);
     port.write(INTERRUPT_ENABLE, 0);
-    // The oldest ports have no scratch register, but all keep these four bits. Those that raise an interrupt here are off again before
-    // anybody could be interrupted.
+    // The oldest ports have no scratch register, but all keep these four bits. Those that raise an interrupt here are
+    // off again before anybody could be interrupted.
     let found = holds(port, SCRATCH, [0x5a, 0xa5]) || holds(port, INTERRUPT_ENABLE, [0x0a, 0x05]);
     port.write(INTERRUPT_ENABLE, 0);
     found

@@ -1,9 +1,10 @@
 //! A TLB in software, for a domain whose writes are logged (live migration).
 //!
-//! While a domain is logged, its vCPUs do not run on its own page tables but on a *cache* of them: a small set of tables
-//! that starts empty, is filled at page faults by walking the guest's tables, and is emptied whenever the TLB would be.
-//! A page is entered writable only by a write, which marks it in the log; so the guest's tables stay exactly as the guest
-//! wrote them, which matters twice: the guest reads them (fork looks at the write bit), and the tools send them.
+//! While a domain is logged, its vCPUs do not run on its own page tables but on a *cache* of them: a small set of
+//! tables that starts empty, is filled at page faults by walking the guest's tables, and is emptied whenever the TLB
+//! would be. A page is entered writable only by a write, which marks it in the log; so the guest's tables stay exactly
+//! as the guest wrote them, which matters twice: the guest reads them (fork looks at the write bit), and the tools send
+//! them.
 //!
 //! Why not take the write bit away in the guest's own tables: the guest would see it, and copy it. Why not full shadow
 //! tables: they must follow every change of every table. Whatever keeps a TLB right keeps this cache right too, and the
@@ -11,8 +12,8 @@
 //!
 //! The cache belongs to one vCPU and is used only by the CPU that runs it. Nothing here allocates or locks.
 //!
-//! The CPU remembers tables, not only pages (SDM volume 3, section 5.10.3): it may walk on from one that no entry leads to any
-//! more. So a table gets another use only after CR3 was loaded, and who empties the cache says how that is done.
+//! The CPU remembers tables, not only pages (SDM volume 3, section 5.10.3): it may walk on from one that no entry leads
+//! to any more. So a table gets another use only after CR3 was loaded, and who empties the cache says how that is done.
 
 use crate::mmu::{MmuEnv, PtMem, Slot};
 use alloc::vec::Vec;
@@ -49,7 +50,8 @@ pub enum Stale {
     Nothing,
     /// The page.
     Page,
-    /// Everything: the cache is full and nothing was entered. It is to be emptied, by [`Vtlb::wipe`], and the access faults again.
+    /// Everything: the cache is full and nothing was entered. It is to be emptied, by [`Vtlb::wipe`], and the access
+    /// faults again.
     All,
 }
 
@@ -65,8 +67,8 @@ pub enum Fill {
     },
 }
 
-/// The log of a domain's writes. Neither waits for a lock: a CPU that does answers requests to flush, and what [`Vtlb::fill`] has read before
-/// and enters afterwards would be out of date.
+/// The log of a domain's writes. Neither waits for a lock: a CPU that does answers requests to flush, and what
+/// [`Vtlb::fill`] has read before and enters afterwards would be out of date.
 pub trait WriteLog {
     /// Notes that `mfn` was written.
     fn mark(&self, mfn: Mfn);
@@ -91,8 +93,8 @@ struct Walk {
 }
 
 impl Vtlb {
-    /// An empty cache. `roots` are two L4 tables with the hypervisor's entries and nothing else; `pool` are frames of any
-    /// contents, at least [`MIN_POOL`].
+    /// An empty cache. `roots` are two L4 tables with the hypervisor's entries and nothing else; `pool` are frames of
+    /// any contents, at least [`MIN_POOL`].
     pub fn new(roots: [Mfn; 2], pool: Vec<Mfn>) -> Self {
         assert!(pool.len() >= MIN_POOL, "too few frames for a path");
         Self { roots, used: [const { Cell::new([0; ENTRIES / 64]) }; 2], pool, taken: Cell::new(0) }
@@ -117,7 +119,8 @@ impl Vtlb {
         Some(mfn)
     }
 
-    /// Empties it. `load_cr3` has the CPU that uses it load CR3, with whatever root: only then are its tables free for another use.
+    /// Empties it. `load_cr3` has the CPU that uses it load CR3, with whatever root: only then are its tables free for
+    /// another use.
     #[inline(never)]
     pub fn wipe<E: PtMem>(&self, env: &E, load_cr3: impl FnOnce()) {
         for (root, used) in self.roots.iter().zip(&self.used) {
@@ -159,8 +162,8 @@ impl Vtlb {
         Some(Slot::new(table, va.table_index(1)))
     }
 
-    /// An access to `va` faulted in `space`, whose tables are those of the guest at `guest_root`: enters what the guest's
-    /// tables allow, sets accessed and dirty bits there as the CPU would, and notes a write in the log.
+    /// An access to `va` faulted in `space`, whose tables are those of the guest at `guest_root`: enters what the
+    /// guest's tables allow, sets accessed and dirty bits there as the CPU would, and notes a write in the log.
     pub fn fill<E: MmuEnv, L: WriteLog>(
         &self,
         env: &E,
@@ -241,8 +244,8 @@ fn is_hypervisors(va: VirtAddr) -> bool {
     (HYPERVISOR_VIRT_START..HYPERVISOR_VIRT_END).contains(&va.raw())
 }
 
-/// Walks the guest's tables down to the L1 entry, as the CPU does: without a lock. A table that goes away meanwhile gets
-/// no other use before this CPU has flushed, which it does not do in between.
+/// Walks the guest's tables down to the L1 entry, as the CPU does: without a lock. A table that goes away meanwhile
+/// gets no other use before this CPU has flushed, which it does not do in between.
 fn walk<E: MmuEnv>(env: &E, root: Mfn, va: VirtAddr) -> Option<Walk> {
     let (mut table, mut writable, mut no_execute) = (root, true, false);
     for level in [4, 3, 2] {

@@ -1,9 +1,10 @@
-//! What a domain is told of the wall clock: UTC, or as many seconds away from that as its configuration says (`rtc_timeoffset=`, `localtime=`).
+//! What a domain is told of the wall clock: UTC, or as many seconds away from that as its configuration says
+//! (`rtc_timeoffset=`, `localtime=`).
 
 const NS: u64 = 1_000_000_000;
 
-/// Seconds since 1970 and ns at system time 0, when UTC is `utc_ns`, for a domain whose clock is `offset_s` seconds ahead. It adds its system
-/// time, so what is before 1970 wraps, and is right again as soon as the sum is behind it.
+/// Seconds since 1970 and ns at system time 0, when UTC is `utc_ns`, for a domain whose clock is `offset_s` seconds
+/// ahead. It adds its system time, so what is before 1970 wraps, and is right again as soon as the sum is behind it.
 pub const fn at_zero(utc_ns: u64, offset_s: i64) -> (u64, u64) {
     ((utc_ns / NS).wrapping_add_signed(offset_s), utc_ns % NS)
 }

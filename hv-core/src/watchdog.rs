@@ -18,8 +18,8 @@ impl Watchdogs {
         Self { deadlines: [None; NR_WATCHDOGS] }
     }
 
-    /// Winds watchdog `id` (from 1 on; 0: a new one, whose number is returned) up for `timeout_s` seconds from `now`, or
-    /// lets it go for 0. EINVAL for a new one without a time, and for one that is not in use; ENOSPC when all are.
+    /// Winds watchdog `id` (from 1 on; 0: a new one, whose number is returned) up for `timeout_s` seconds from `now`,
+    /// or lets it go for 0. EINVAL for a new one without a time, and for one that is not in use; ENOSPC when all are.
     pub fn set(&mut self, id: u32, timeout_s: u32, now: u64) -> Result<u32, Errno> {
         let deadline = (timeout_s != 0).then(|| now.saturating_add(u64::from(timeout_s) * NS_PER_S));
         let Some(index) = (id as usize).checked_sub(1) else {

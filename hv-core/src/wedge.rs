@@ -1,10 +1,11 @@
 //! Whether a vCPU is wedged: it runs, an event waits for it, and it takes none.
 //!
-//! A kernel that lives takes an event a moment after it has come, if it runs. So what counts is the time that the vCPU itself has run, from
-//! the first look that found an event waiting, as long as the count of events that it took stays the same. A busy vCPU lets another event
-//! wait at each look, and the count shows it; one that gets no time is not wedged; nor is one whose CPU stood still, as a CPU of another
-//! hypervisor's does. That is found out at one look, which counts for no more than it would have on time; so a CPU that stands still again and
-//! again, and lets its vCPU run for a moment in between, makes nobody wedged either.
+//! A kernel that lives takes an event a moment after it has come, if it runs. So what counts is the time that the vCPU
+//! itself has run, from the first look that found an event waiting, as long as the count of events that it took stays
+//! the same. A busy vCPU lets another event wait at each look, and the count shows it; one that gets no time is not
+//! wedged; nor is one whose CPU stood still, as a CPU of another hypervisor's does. That is found out at one look,
+//! which counts for no more than it would have on time; so a CPU that stands still again and again, and lets its vCPU
+//! run for a moment in between, makes nobody wedged either.
 
 /// So often is looked at a vCPU that runs, in ns.
 pub const LOOK_NS: u64 = 3_000_000;

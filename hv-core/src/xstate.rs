@@ -1,5 +1,5 @@
-//! Extended state of a vCPU that does not run: x87, SSE, AVX and so on, as an XSAVE area of the standard format (SDM vol. 1,
-//! 13.4).
+//! Extended state of a vCPU that does not run: x87, SSE, AVX and so on, as an XSAVE area of the standard format (SDM
+//! vol. 1, 13.4).
 //!
 //! An area is saved and loaded with all components of the host in XCR0, not only those of the guest: what the guest has
 //! switched off by XSETBV it finds again when it switches it on, and never what another has left in the registers.
@@ -53,16 +53,17 @@ impl Area {
         core::array::from_fn(|i| self.0[i])
     }
 
-    /// Takes an FXSAVE image. What such an image does not have stays: the upper halves of AVX's registers are no less the
-    /// vCPU's because a toolstack has written its context, as it does when a domain goes on after a checkpoint.
+    /// Takes an FXSAVE image. What such an image does not have stays: the upper halves of AVX's registers are no less
+    /// the vCPU's because a toolstack has written its context, as it does when a domain goes on after a checkpoint.
     pub fn set_legacy(&mut self, image: &[u8; LEGACY_SIZE]) {
         self.0[..LEGACY_SIZE].copy_from_slice(image);
         self.drop_reserved();
         self.0[LEGACY_SIZE] |= LEGACY.to_le_bytes()[0];
     }
 
-    /// Copies the area out, as far as there is room, for [`Area::set`] with the same `allowed`: the components that the vCPU may have. Others
-    /// are in it, too, since it is saved with the host's, and some processors do not notice that a component is in its initial state.
+    /// Copies the area out, as far as there is room, for [`Area::set`] with the same `allowed`: the components that the
+    /// vCPU may have. Others are in it, too, since it is saved with the host's, and some processors do not notice that
+    /// a component is in its initial state.
     pub fn copy(&self, allowed: u64, to: &mut [u8]) {
         let bytes = to.len().min(AREA_SIZE);
         to[..bytes].copy_from_slice(&self.0[..bytes]);
@@ -101,9 +102,10 @@ fn word(bytes: &[u8]) -> u64 {
     bytes[..8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-/// Does the processor load the pointers to the x87's last instruction and its operand whenever it loads the x87's state? Those
-/// of AMD and Hygon do so only if an exception is pending, unless they say otherwise; then the pointers of whoever used
-/// the x87 before stay. `vendor`: EBX of CPUID leaf 0; `extended_8`: EBX of leaf 0x80000008, 0 if there is none.
+/// Does the processor load the pointers to the x87's last instruction and its operand whenever it loads the x87's
+/// state? Those of AMD and Hygon do so only if an exception is pending, unless they say otherwise; then the pointers of
+/// whoever used the x87 before stay. `vendor`: EBX of CPUID leaf 0; `extended_8`: EBX of leaf 0x80000008, 0 if there is
+/// none.
 /// Source: AMD APM vol. 3, CPUID Fn8000_0008_EBX, RstrFpErrPtrs.
 pub fn restores_x87_pointers(vendor: u32, extended_8: u32) -> bool {
     const RSTR_FP_ERR_PTRS: u32 = 1 << 2;

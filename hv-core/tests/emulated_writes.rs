@@ -220,8 +220,8 @@ unsafe impl Send for Bench {}
 
 static BENCH: Mutex<Option<Bench>> = Mutex::new(None);
 
-/// Points the instruction at `target` by changing a register that only addresses memory. None if there is no such register,
-/// or the instruction uses rsp, rip or a segment, which the harness does not set.
+/// Points the instruction at `target` by changing a register that only addresses memory. None if there is no such
+/// register, or the instruction uses rsp, rip or a segment, which the harness does not set.
 fn aim(case: &mut Case, target: u64) -> Option<MemoryWrite> {
     let mut decoder = Decoder::with_ip(64, &case.code, 0, DecoderOptions::NONE);
     let insn = decoder.decode();

@@ -1,8 +1,8 @@
 //! The audit of all frames: are types, references and free frames what those who hold them say? For the debug key.
 //!
-//! All vCPUs but the caller's are stopped meanwhile, each between two instructions of its guest, so that nothing is half
-//! done that is not in a domain's `Deferred`. It takes some milliseconds per GiB and is not preemptible: a tool for the
-//! control domain only.
+//! All vCPUs but the caller's are stopped meanwhile, each between two instructions of its guest, so that nothing is
+//! half done that is not in a domain's `Deferred`. It takes some milliseconds per GiB and is not preemptible: a tool
+//! for the control domain only.
 
 use crate::console::print;
 use crate::cpu::percpu::this_cpu;
@@ -24,7 +24,8 @@ use xen_abi::layout::DomId;
 /// Complaints that are printed.
 const MAX_COMPLAINTS: u64 = 16;
 
-/// Frames that the hypervisor had for itself at the first audit, besides those that are accounted for. One audit at a time.
+/// Frames that the hypervisor had for itself at the first audit, besides those that are accounted for. One audit at a
+/// time.
 static OWN_AT_FIRST: Mutex<Option<u64>> = Mutex::new(None);
 
 /// Frames by what they are.
@@ -41,8 +42,8 @@ struct Totals {
 /// The debug key.
 pub const KEY: u8 = b'f';
 
-/// Recounts everything and says on the console what it found. EIO: something is wrong; EBUSY: another audit is under way;
-/// ENOMEM.
+/// Recounts everything and says on the console what it found. EIO: something is wrong; EBUSY: another audit is under
+/// way; ENOMEM.
 pub fn run() -> Result<(), Errno> {
     let caller = vcpu::current(this_cpu());
     let mut first = OWN_AT_FIRST.try_lock().ok_or(Errno::EBUSY)?;

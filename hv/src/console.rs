@@ -46,7 +46,8 @@ pub fn is_guest_shown(level: Level) -> bool {
     level as u8 <= GUEST_LEVEL.load(Ordering::Relaxed)
 }
 
-/// So much is kept of what is printed before there is a heap: the longest memory map and command lines, and what is said of them.
+/// So much is kept of what is printed before there is a heap: the longest memory map and command lines, and what is
+/// said of them.
 pub const EARLY_BYTES: usize = 32 << 10;
 
 static EARLY: Mutex<EarlyLog<EARLY_BYTES>> = Mutex::new(EarlyLog::new());
@@ -134,8 +135,8 @@ pub fn print_at(level: Level, args: fmt::Arguments<'_>) {
     print_to(emit, level, args);
 }
 
-/// Prints one line of details if messages of each operation are shown. If not, the ring has it all the same: a line takes some seven
-/// milliseconds at a serial port, and the CPU does nothing else meanwhile. Use the macros.
+/// Prints one line of details if messages of each operation are shown. If not, the ring has it all the same: a line
+/// takes some seven milliseconds at a serial port, and the CPU does nothing else meanwhile. Use the macros.
 #[cold]
 #[inline(never)]
 pub fn print_detail(args: fmt::Arguments<'_>) {
@@ -180,7 +181,8 @@ pub fn print_unlocked(args: fmt::Arguments<'_>) {
     Unlocked { screen: screen::write_unlocked }.print(args);
 }
 
-/// The same while other CPUs go on, and this one with what it was interrupted in, which may be printing: then the screen lacks the line.
+/// The same while other CPUs go on, and this one with what it was interrupted in, which may be printing: then the
+/// screen lacks the line.
 pub fn print_interrupting(args: fmt::Arguments<'_>) {
     Unlocked { screen: screen::try_write }.print(args);
 }

@@ -1,5 +1,5 @@
-//! Debug keys (`xl debug-keys`): each prints something about the machine to the console and its ring. They print whatever
-//! the log level is, and change nothing but `R`, which is asked for by name.
+//! Debug keys (`xl debug-keys`): each prints something about the machine to the console and its ring. They print
+//! whatever the log level is, and change nothing but `R`, which is asked for by name.
 
 mod in_use;
 mod interfaces;

@@ -89,8 +89,8 @@ pub struct Domain {
     pub tsc_mode: AtomicU32,
     /// See `tsc_mode`.
     pub tsc_incarnation: AtomicU32,
-    /// So many seconds is its wall clock ahead of UTC. The tools set it when they make the domain, or restore it; it is not the guest's, so it
-    /// stays when that is rolled back.
+    /// So many seconds is its wall clock ahead of UTC. The tools set it when they make the domain, or restore it; it is
+    /// not the guest's, so it stays when that is rolled back.
     pub time_offset_s: AtomicI64,
     /// Scheduling weight of its vCPUs.
     pub weight: AtomicU32,
@@ -114,7 +114,8 @@ pub struct Domain {
     pub cpu_policy: RwLock<Policy>,
     /// Event channels.
     pub events: crate::domain::ports::DomainEvents,
-    /// A port whose events go to the hypervisor, not to whom it is connected with, in the lower half, and the hypervisor's name for it; 0: none.
+    /// A port whose events go to the hypervisor, not to whom it is connected with, in the lower half, and the
+    /// hypervisor's name for it; 0: none.
     diverted: AtomicU64,
     /// Grants.
     pub grants: crate::domain::grants::DomainGrants,
@@ -189,8 +190,8 @@ impl Domain {
         self.cpus_after_change(|| Ok::<_, Infallible>(!0)).unwrap_or_else(|never| match never {})
     }
 
-    /// Those of them on which vCPUs run or ran last whose bits are set in a bitmap, of which `word` gives 64 bits at a time; and
-    /// those that are on a mirror. A vCPU that runs nowhere starts with a flush. Errors: those of `word`.
+    /// Those of them on which vCPUs run or ran last whose bits are set in a bitmap, of which `word` gives 64 bits at a
+    /// time; and those that are on a mirror. A vCPU that runs nowhere starts with a flush. Errors: those of `word`.
     pub fn cpus_to_flush_of<E>(&self, mut word: impl FnMut(u32) -> Result<u64, E>) -> Result<u64, E> {
         self.cpus_after_change(|| {
             let mut cpus = 0;
@@ -211,7 +212,8 @@ impl Domain {
     /// The CPUs of `of` that may have translations of this domain, and those that are on a mirror.
     #[inline]
     fn cpus_after_change<E>(&self, of: impl FnOnce() -> Result<u64, E>) -> Result<u64, E> {
-        // Others see the change before we look: a CPU that is not among them yet walks the tables after it has said that it is, so it sees it.
+        // Others see the change before we look: a CPU that is not among them yet walks the tables after it has said
+        // that it is, so it sees it.
         fence(Ordering::SeqCst);
         Ok(of()? & self.dirty_cpus.load(Ordering::Acquire) | self.mirror_cpus.load(Ordering::SeqCst))
     }
@@ -281,8 +283,8 @@ impl Domain {
         self.life.load(Ordering::Acquire) == DEAD
     }
 
-    /// Lends it a page that the allocator gave, for reading and writing. The page keeps the domain from being forgotten until
-    /// the loan has ended and nobody refers to it.
+    /// Lends it a page that the allocator gave, for reading and writing. The page keeps the domain from being forgotten
+    /// until the loan has ended and nobody refers to it.
     pub fn lend(&self, mfn: Mfn) {
         if let Some(frame) = mem::frames::frame(mfn) {
             self.lent.fetch_add(1, Ordering::SeqCst);
@@ -299,7 +301,8 @@ impl Domain {
     /// The highest pseudo-physical frame that it said it has.
     pub fn maximum_pfn(&self) -> u64 {
         let at = self.shared_info_ptr().wrapping_add(shared_info::ARCH_MAX_PFN).cast::<u64>();
-        // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest may write it any time.
+        // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest may write it any
+        // time.
         unsafe { at.read_volatile() }.saturating_sub(1)
     }
 
@@ -331,7 +334,8 @@ impl Domain {
         self.has_assist(assist::ARCHITECTURAL_IOPL)
     }
 
-    /// Events by this port, which is connected with another domain's, go to the hypervisor from now on, by this name, and not there. One port at a time.
+    /// Events by this port, which is connected with another domain's, go to the hypervisor from now on, by this name,
+    /// and not there. One port at a time.
     pub fn divert(&self, port: Port, cookie: u32) {
         self.diverted.store(u64::from(cookie) << 32 | u64::from(port), Ordering::Relaxed);
     }

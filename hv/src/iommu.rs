@@ -1,11 +1,12 @@
 //! IOMMUs: the shell around `hv_core::iommu`, for Intel's VT-d and AMD's AMD-Vi.
 //!
-//! Every function that a unit translates is in one of three states: confined to the hardware domain's tables, to those of the
-//! domain that owns it, or blocked. One that none translates stays with the hardware domain. Without an IOMMU everything here
-//! does nothing.
+//! Every function that a unit translates is in one of three states: confined to the hardware domain's tables, to those
+//! of the domain that owns it, or blocked. One that none translates stays with the hardware domain. Without an IOMMU
+//! everything here does nothing.
 //!
 //! The hardware domain's devices reach all memory but the hypervisor's image and boot-time tables, as under Xen; with
-//! `iommu=dom0-strict` they reach what the hardware domain may write itself. Other domains' devices always do only that.
+//! `iommu=dom0-strict` they reach what the hardware domain may write itself. Other domains' devices always do only
+//! that.
 
 mod amd;
 mod hardware;
@@ -72,8 +73,8 @@ pub fn nr_domains() -> usize {
     active().map_or(0, |i| i.ids.lock().len())
 }
 
-/// What a domain's devices reach: nothing of its own, or its tables, if there is an IOMMU and it may have devices. Their lock
-/// is taken after all others but the allocator's and the IOMMU's own.
+/// What a domain's devices reach: nothing of its own, or its tables, if there is an IOMMU and it may have devices.
+/// Their lock is taken after all others but the allocator's and the IOMMU's own.
 pub struct DomainDma {
     domain: DomId,
     /// There are some, or were: a look without the lock.
@@ -87,8 +88,8 @@ struct OwnTables {
     space: DmaSpace<AnyFormat>,
 }
 
-/// Finds and starts the units; all functions are the hardware domain's, which does not run yet. `hardware_domain`: what its
-/// devices reach.
+/// Finds and starts the units; all functions are the hardware domain's, which does not run yet. `hardware_domain`: what
+/// its devices reach.
 pub fn init(options: &Options, machine_map: &[E820Entry], hardware_domain: &DomainDma) {
     let found = if options.iommu.is_enabled { vtd::find().or_else(amd::find) } else { None };
     if found.is_none() && options.iommu.is_required {
@@ -168,8 +169,8 @@ fn confine_all(hardware: &dyn Hardware, at: Sbdf, to: Option<Confined>) {
     hardware.identities(at).into_iter().flatten().for_each(|id| hardware.confine(at, id, to));
 }
 
-/// The function at `at` is `owner`'s now, a domain with `dma` if it is one without all. Afterwards it reaches nothing of the
-/// one before. What others are seen as, too, follows all their owners, which `owner_of` says.
+/// The function at `at` is `owner`'s now, a domain with `dma` if it is one without all. Afterwards it reaches nothing
+/// of the one before. What others are seen as, too, follows all their owners, which `owner_of` says.
 pub fn follow(at: Sbdf, owner: Owner, dma: Option<&DomainDma>, owner_of: impl Fn(Sbdf) -> Option<Owner>) {
     let Some(iommu) = active() else { return };
     let functions = pci::functions();
@@ -278,13 +279,14 @@ fn with_space<R>(dma: &DomainDma, act: impl FnOnce(&Iommu, &mut OwnTables) -> R)
     Some(act(active()?, dma.tables.lock().as_mut()?))
 }
 
-/// The domain with `dma` is about to get the `count` frames from `first`, or a grant of them. `false`: there is no memory for the
-/// tables that let its devices reach them, so it does not get them.
+/// The domain with `dma` is about to get the `count` frames from `first`, or a grant of them. `false`: there is no
+/// memory for the tables that let its devices reach them, so it does not get them.
 pub fn make_room(dma: &DomainDma, first: Mfn, count: u64) -> bool {
     with_space(dma, |_, own| own.space.make_room(&memory::OfDomain, first, count).is_ok()).unwrap_or(true)
 }
 
-/// There is no memory for the tables that would let the devices of the domain with `dma` reach the frame. A guest can bring that about at will.
+/// There is no memory for the tables that would let the devices of the domain with `dma` reach the frame. A guest can
+/// bring that about at will.
 pub fn warn_out_of_reach(dma: &DomainDma, mfn: Mfn) {
     static LIMITED: Limited = Limited::new();
     let (id, frame) = (dma.domain.0, mfn.raw());
@@ -339,8 +341,9 @@ pub fn flush_released() {
     }
 }
 
-/// A frame of another domain's was granted to the one with `dma`. The caller has seen to it that there is memory for the list of
-/// what is granted, which cannot report that there was none. `false`: devices do not reach the frame, but it is in the list.
+/// A frame of another domain's was granted to the one with `dma`. The caller has seen to it that there is memory for
+/// the list of what is granted, which cannot report that there was none. `false`: devices do not reach the frame, but
+/// it is in the list.
 pub fn grant(dma: &DomainDma, mfn: Mfn, writable: bool) -> bool {
     let done = with_space(dma, |iommu, own| {
         let done = own.space.grant(&memory::OfDomain, mfn, writable).is_ok();

@@ -1,7 +1,7 @@
 //! Panics: reason, backtrace with names, then stop or restart.
 //!
-//! The names come from a table that `cargo xtask build` writes into the section `.tandem_symbols` after linking; an image
-//! linked without it prints addresses only. The table is: count (u32), then per function offset from the image's
+//! The names come from a table that `cargo xtask build` writes into the section `.tandem_symbols` after linking; an
+//! image linked without it prints addresses only. The table is: count (u32), then per function offset from the image's
 //! address, offset and length of its name (u32, u32, u32), sorted; then the names.
 
 use crate::arch::{ipi, machine_check, reboot, stacks};
@@ -139,8 +139,8 @@ pub fn symbol(address: u64) -> Option<(&'static str, u64)> {
     Some((core::str::from_utf8(name).ok()?, u64::from(offset - word(entry)?)))
 }
 
-/// Ends after an exception in the hypervisor's own code, or a machine check or double fault anywhere: `regs` is the frame,
-/// `cr2` the last fault address.
+/// Ends after an exception in the hypervisor's own code, or a machine check or double fault anywhere: `regs` is the
+/// frame, `cr2` the last fault address.
 pub fn fatal_trap(regs: &xen_abi::regs::CpuUserRegs, cr2: u64) -> ! {
     if begin_report() {
         if stacks::is_hole(cr2) {

@@ -32,15 +32,16 @@ pub type RwLockWriteGuard<'a, T> = spin::rwlock::RwLockWriteGuard<'a, T, Relax>;
 /// A value that is set once.
 pub type Once<T> = spin::once::Once<T, Relax>;
 
-/// A spinning mutex for what all CPUs and all guests want all the time: they get it in the order in which they ask, so nobody
-/// keeps others away by asking again and again. Its guard does not carry the ticket, as that of the crate `spin`'s fair lock does.
+/// A spinning mutex for what all CPUs and all guests want all the time: they get it in the order in which they ask, so
+/// nobody keeps others away by asking again and again. Its guard does not carry the ticket, as that of the crate
+/// `spin`'s fair lock does.
 pub struct FairMutex<T> {
     tickets: Tickets,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only through a guard, and there is one guard at a time: each ticket is given once before it comes
-// round again, when all that were given earlier have been served.
+// SAFETY: the value is reached only through a guard, and there is one guard at a time: each ticket is given once before
+// it comes round again, when all that were given earlier have been served.
 unsafe impl<T: Send> Sync for FairMutex<T> {}
 
 impl<T> FairMutex<T> {

@@ -1,8 +1,8 @@
 //! The Linux boot image ("bzImage"): finds the compressed kernel inside.
 //!
 //! Layout (Linux, Documentation/arch/x86/boot.rst): real-mode setup sectors, then the protected-mode part, in which
-//! `payload_offset` and `payload_length` locate the compressed `vmlinux`. The payload is followed by its unpacked size as
-//! a little-endian `u32`; for gzip these are the last four bytes of the stream itself.
+//! `payload_offset` and `payload_length` locate the compressed `vmlinux`. The payload is followed by its unpacked size
+//! as a little-endian `u32`; for gzip these are the last four bytes of the stream itself.
 
 use crate::bytes::{magic, u16_at, u32_at, u8_at};
 use crate::compression::Compression;
@@ -40,7 +40,8 @@ pub struct Payload<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// Recognises an image by its magic numbers. Errors: not a kernel, truncated, or a compression that is not supported.
+    /// Recognises an image by its magic numbers. Errors: not a kernel, truncated, or a compression that is not
+    /// supported.
     pub fn parse(file: &'a [u8]) -> Result<Self, Error> {
         if file.starts_with(b"\x7fELF") {
             return Ok(Image::Elf(file));

@@ -3,8 +3,8 @@
 //! The initial mapping starts at the kernel's VIRT_BASE and holds, each on pages of its own: the kernel at its physical
 //! address; the initrd, unless the kernel takes it by frame number; the P2M list, unless the kernel wants it elsewhere;
 //! start_info; the page tables of the mapping itself; the boot stack; padding. It is backed by one contiguous chunk of
-//! machine memory, so that frame k of the domain is frame k of the chunk. Behind the chunk come the initrd's own frames,
-//! then the P2M list with its page tables, then whatever memory is left.
+//! machine memory, so that frame k of the domain is frame k of the chunk. Behind the chunk come the initrd's own
+//! frames, then the P2M list with its page tables, then whatever memory is left.
 //!
 //! Source: what Xen's builder for domain 0 prints and what public/xen.h says about the start of day.
 
@@ -190,8 +190,8 @@ fn separate_p2m(at: u64, bytes: u64, kernel: &Kernel) -> Result<Range<u64>, Erro
     Ok(at..end)
 }
 
-/// Places the page tables and the stack; the third range is the whole initial mapping. The number of tables depends on the
-/// mapping's end, which depends on the number of tables: the smallest number that suffices is taken.
+/// Places the page tables and the stack; the third range is the whole initial mapping. The number of tables depends on
+/// the mapping's end, which depends on the number of tables: the smallest number that suffices is taken.
 fn tables_and_stack(base: u64, place: Cursor) -> Result<(Range<u64>, u64, Range<u64>), Error> {
     let mut nr = 1;
     loop {

@@ -85,12 +85,12 @@ pub struct Service {
     pub kind: Kind,
     /// Name of the domain whose interface is the way out.
     pub driver_domain: Option<String>,
-    /// When the way out has gone, packets for outside wait for the next one for so long at most, in ms; 0: they are lost at once. At most
-    /// ten minutes.
+    /// When the way out has gone, packets for outside wait for the next one for so long at most, in ms; 0: they are
+    /// lost at once. At most ten minutes.
     #[serde(default)]
     pub hold_ms: Option<u32>,
-    /// Whether sums and segments of packets are left to the driver domain, as it offers. If not, the hypervisor makes both, and whoever gets a packet
-    /// that the driver domain has changed finds that its sum is wrong.
+    /// Whether sums and segments of packets are left to the driver domain, as it offers. If not, the hypervisor makes
+    /// both, and whoever gets a packet that the driver domain has changed finds that its sum is wrong.
     #[serde(default)]
     pub offload: Option<bool>,
     /// Shares of guests, by their names, where they have a device in common; of others [`xen_abi::channel_op::WEIGHT`].
@@ -101,7 +101,8 @@ pub struct Service {
 }
 
 impl Config {
-    /// Reads a file, or all of a directory, of which there has to be one. What else they name is not looked at: [`Self::troubles`].
+    /// Reads a file, or all of a directory, of which there has to be one. What else they name is not looked at:
+    /// [`Self::troubles`].
     pub fn read(path: &Path) -> Result<Self> {
         let files = files_of(path)?;
         ensure!(!files.is_empty(), "there is no file *.{ENDING} in {}", path.display());
@@ -123,8 +124,8 @@ impl Config {
         all.checked().with_context(|| path.display().to_string())
     }
 
-    /// The same where the operator may have written none: then there is a service `net`, and no way out. Nobody who has named a file, or
-    /// has had one, means that.
+    /// The same where the operator may have written none: then there is a service `net`, and no way out. Nobody who has
+    /// named a file, or has had one, means that.
     pub fn read_or_usual(path: &Path) -> Result<Self> {
         // A link that leads nowhere is something that the operator has written.
         let is_none = match std::fs::symlink_metadata(path) {
@@ -138,7 +139,8 @@ impl Config {
         Self::read(path)
     }
 
-    /// What there is to say where none was written; nothing, if one was. `records`: where the daemon keeps what it knows of driver domains.
+    /// What there is to say where none was written; nothing, if one was. `records`: where the daemon keeps what it
+    /// knows of driver domains.
     pub fn says_usual(&self, records: &Path) -> Option<String> {
         if self.is_written {
             return None;
@@ -158,7 +160,8 @@ impl Config {
         Some(said)
     }
 
-    /// None was written, though driver domains were looked after, of which there are records: nobody knows what is wanted of them.
+    /// None was written, though driver domains were looked after, of which there are records: nobody knows what is
+    /// wanted of them.
     pub fn is_lost(&self, records: &Path) -> bool {
         let ending = format!(".{ENDING}");
         !self.is_written && names_in(records).iter().any(|name| name.ends_with(&ending))
@@ -274,8 +277,8 @@ impl Config {
         self.service.iter().filter(|(_, service)| is_one(service)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Services whose driver domain is to be looked after and could not be started, and why: what its own configuration says is
-    /// looked at now.
+    /// Services whose driver domain is to be looked after and could not be started, and why: what its own configuration
+    /// says is looked at now.
     pub fn troubles(&self) -> BTreeMap<String, String> {
         let (mut claims, mut drivers, mut troubles) = (Vec::new(), Vec::new(), BTreeMap::new());
         for (name, service) in &self.service {
@@ -298,7 +301,8 @@ impl Config {
         troubles
     }
 
-    /// Devices of driver domains that are to be looked after that are not in the machine, or not free. That is no error: one may come later.
+    /// Devices of driver domains that are to be looked after that are not in the machine, or not free. That is no
+    /// error: one may come later.
     pub fn missing(&self, root: &Path, held: &Held, is_there: impl Fn(&str) -> bool) -> Vec<String> {
         let choices = foresee(self, root, held);
         let of = |(name, service): (&String, &Service)| {
@@ -327,8 +331,8 @@ impl Config {
         choices.iter().map(of).collect()
     }
 
-    /// Services whose driver domain could not be created, since a file is gone of which it is made: a driver domain that runs goes on, and is looked after, and
-    /// one that is to be started waits for it.
+    /// Services whose driver domain could not be created, since a file is gone of which it is made: a driver domain
+    /// that runs goes on, and is looked after, and one that is to be started waits for it.
     fn without_files(&self) -> BTreeMap<String, String> {
         let of = |(name, service): (&String, &Service)| {
             let (driver, settings) = service.looked_after()?;
@@ -339,8 +343,8 @@ impl Config {
         self.service.iter().filter_map(of).collect()
     }
 
-    /// What is no mistake, and most likely not meant: a driver domain whose configuration has no interface at a service of which it is to be the way out. It may get
-    /// one later.
+    /// What is no mistake, and most likely not meant: a driver domain whose configuration has no interface at a service
+    /// of which it is to be the way out. It may get one later.
     pub fn warnings(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (name, service) in &self.service {
@@ -412,7 +416,8 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Services whose driver domains claim a device that another one claims too, and words for that: nobody can say whose it is.
+/// Services whose driver domains claim a device that another one claims too, and words for that: nobody can say whose
+/// it is.
 fn claimed_twice(claims: &[(String, String)]) -> BTreeMap<String, String> {
     twice(claims, |device, first, second| {
         format!("{device} is claimed twice: by the driver domains of `{first}` and of `{second}`")

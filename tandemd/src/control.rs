@@ -1,7 +1,7 @@
 //! What is asked of the daemon at its socket: what there is, and to say something to a driver domain's twind.
 //!
-//! Each connection has a thread of its own, with its own connections to xenstore and to the hypervisor, so what the daemon itself
-//! does (`service`) waits for nobody here. There is no state but the configuration.
+//! Each connection has a thread of its own, with its own connections to xenstore and to the hypervisor, so what the
+//! daemon itself does (`service`) waits for nobody here. There is no state but the configuration.
 
 use crate::config::{self, Config};
 use crate::hypercall::{DiskList, Hypervisor, Switches};
@@ -95,7 +95,8 @@ pub fn services(
     Ok(services)
 }
 
-/// What the twinds say of these interfaces of these domains, each at the end of `limit` at the latest. Who says nothing keeps nobody from the others.
+/// What the twinds say of these interfaces of these domains, each at the end of `limit` at the latest. Who says nothing
+/// keeps nobody from the others.
 fn ask_twinds<S: Store>(
     places: Vec<Result<(u16, u32)>>,
     limit: Duration,
@@ -134,8 +135,8 @@ fn take(service: &mut Service, said: Result<Told>, switches: &mut impl Switches)
     Ok(())
 }
 
-/// A service's driver domain, and the number of its own interface at the service's switch, by which its twind knows which twin is meant. Errors: in words, if
-/// there is none: no other service's is to be told instead.
+/// A service's driver domain, and the number of its own interface at the service's switch, by which its twind knows
+/// which twin is meant. Errors: in words, if there is none: no other service's is to be told instead.
 fn place_of(service: &Service, store: &mut impl Store) -> Result<(u16, u32)> {
     let name = &service.name;
     ensure!(!service.is_of_disks, "{name} is a service of disks, which have no twin");
@@ -165,8 +166,8 @@ fn pass_on(
     Ok(())
 }
 
-/// Another configuration is to be taken up. If something is wrong with it the old one stays. Nothing is lost when the daemon begins anew, so
-/// that is what it does, by this program, when whoever asked has his answer.
+/// Another configuration is to be taken up. If something is wrong with it the old one stays. Nothing is lost when the
+/// daemon begins anew, so that is what it does, by this program, when whoever asked has his answer.
 fn reload(config: &Config, store: &mut impl Store, switches: &mut (impl Switches + DiskList)) -> Result<PathBuf> {
     let next = config.read_again().and_then(Config::without_troubles);
     let next = next.and_then(|next| deserts_nobody(config, &next, store, switches));
@@ -174,8 +175,9 @@ fn reload(config: &Config, store: &mut impl Store, switches: &mut (impl Switches
     program(std::env::current_exe().context("the daemon's own file")?)
 }
 
-/// Fails if the next configuration lacks a service of which guests have devices: nobody would serve them, and they can have none of another name while they
-/// live. What only its driver domain has of it does not count: that gets another one with its next instance.
+/// Fails if the next configuration lacks a service of which guests have devices: nobody would serve them, and they can
+/// have none of another name while they live. What only its driver domain has of it does not count: that gets another
+/// one with its next instance.
 pub fn deserts_nobody(
     config: &Config,
     next: &Config,
@@ -309,7 +311,8 @@ pub fn load_twin(domain: u16, vif: u32) -> Result<()> {
 /// Domains to which somebody says something.
 static TURNS: Turns = Turns::new();
 
-/// Says something to a domain's twind, when that has answered others. The answer is there after `limit`, or there is none.
+/// Says something to a domain's twind, when that has answered others. The answer is there after `limit`, or there is
+/// none.
 fn tell(domain: u16, request: &Request, store: &mut impl Store, limit: Duration) -> Result<Told> {
     let end = Instant::now() + limit;
     let left = || end.saturating_duration_since(Instant::now());

@@ -1,6 +1,7 @@
 //! Whether all domains are being ended: the machine goes down, or whoever starts guests with it stops them.
 //!
-//! Debian's `xendomains` waits for names. A service's domain that had gone and came again at once would be waited for until the script gives up.
+//! Debian's `xendomains` waits for names. A service's domain that had gone and came again at once would be waited for
+//! until the script gives up.
 
 use std::fmt;
 use std::process::{Command, Stdio};
@@ -29,7 +30,8 @@ const STALE: Duration = Duration::from_secs(60);
 /// So long nobody may know it until that counts as no.
 const DOUBT: Duration = Duration::from_secs(60);
 
-/// Why something is not made: all domains are being ended. When that is over it is wanted at once, as guests may be started then.
+/// Why something is not made: all domains are being ended. When that is over it is wanted at once, as guests may be
+/// started then.
 #[derive(Debug)]
 pub struct UnderWay;
 
@@ -145,7 +147,8 @@ fn ask_systemd() -> Answer {
     })
 }
 
-/// `ask` gives how the program has ended, and what it has said. It ends with an error, and says something, if the machine goes down.
+/// `ask` gives how the program has ended, and what it has said. It ends with an error, and says something, if the
+/// machine goes down.
 fn answer_of(ask: impl Fn(&[&str]) -> (Option<i32>, String)) -> Answer {
     let mut answer = Answer::No;
     for (question, sign) in SIGNS {

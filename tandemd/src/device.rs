@@ -1,8 +1,8 @@
 //! What is to be done next for a guest's interface: a pure function of what xenstore and the hypervisor say.
 //!
-//! Nothing is remembered between two looks, so it does not matter in which order things happened, nor whether it was this
-//! process that did the last step. The numbers are xenbus's states: 1 initialising, 2 waiting for the front end, 3 the front end
-//! has written its keys, 4 connected, 5 closing, 6 closed.
+//! Nothing is remembered between two looks, so it does not matter in which order things happened, nor whether it was
+//! this process that did the last step. The numbers are xenbus's states: 1 initialising, 2 waiting for the front end, 3
+//! the front end has written its keys, 4 connected, 5 closing, 6 closed.
 
 use channel::vif::features::{max_queues, Choice, QueueKeys};
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,8 @@ pub struct Back {
     pub state: u32,
     /// The toolstack wants the device to be there.
     pub online: bool,
-    /// It shows that it is closed for so long that the toolstack has seen it: one that finds nothing to see calls that an error.
+    /// It shows that it is closed for so long that the toolstack has seen it: one that finds nothing to see calls that
+    /// an error.
     pub is_seen_closed: bool,
 }
 
@@ -80,7 +81,8 @@ pub fn next(seen: &Seen) -> Option<Step> {
     let show = |wanted: u32| (back.state != wanted).then_some(Step::Show(wanted));
     if !back.online {
         return match (is_up, back.state) {
-            // The front end has seen that it is to close, and will; if it does not, the toolstack takes its directory away.
+            // The front end has seen that it is to close, and will; if it does not, the toolstack takes its directory
+            // away.
             (true, _) => None,
             (false, state::CLOSED) => unplug_or(back.is_seen_closed.then_some(Step::Forget)),
             (false, _) => unplug_or(show(state::CLOSED)),
@@ -135,8 +137,8 @@ pub fn places_of_queues<'a>(front: impl Fn(&str) -> Option<&'a str>) -> Vec<Stri
     }
 }
 
-/// What the hypervisor is asked for, from the keys of both ends; `guest`, `backend`, `device` and `switch` are left to the caller.
-/// An error says which key is wrong.
+/// What the hypervisor is asked for, from the keys of both ends; `guest`, `backend`, `device` and `switch` are left to
+/// the caller. An error says which key is wrong.
 pub fn terms<'a>(
     front: impl Fn(&str) -> Option<&'a str>,
     back: impl Fn(&str) -> Option<&'a str>,

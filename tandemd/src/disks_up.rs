@@ -1,5 +1,6 @@
-//! `tandemd --wait`: whoever starts guests with the machine waits until the driver domains of their disks are there. A guest waits for its disk as long as it
-//! takes, but who looks for its root file system in a guest's initramfs gives up: Debian's after half a minute.
+//! `tandemd --wait`: whoever starts guests with the machine waits until the driver domains of their disks are there. A
+//! guest waits for its disk as long as it takes, but who looks for its root file system in a guest's initramfs gives
+//! up: Debian's after half a minute.
 
 use ::control::request::Which;
 use ::control::socket::Connection;
@@ -15,7 +16,8 @@ const OFTEN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 500 });
 /// One that does this does not come by itself, or is there.
 const IS_SETTLED: [&str; 3] = ["up", "off", "parked"];
 
-/// Waits until those that are looked after are up, or do not come. Errors: which are not, so long after; nobody says so.
+/// Waits until those that are looked after are up, or do not come. Errors: which are not, so long after; nobody says
+/// so.
 pub fn wait(limit: Duration) -> Result<()> {
     wait_for(limit, || {
         let status = Request::Status { which: Which::default() };

@@ -1,7 +1,9 @@
-//! The domain that a service's interfaces are granted to: permanent, never run, of 4 MiB (what the toolstack maps for a kernel at least).
+//! The domain that a service's interfaces are granted to: permanent, never run, of 4 MiB (what the toolstack maps for a
+//! kernel at least).
 //!
-//! Guests' front ends keep its domid for life, so it outlives this process. It is made by the toolstack itself, so `xl list`,
-//! `xl destroy` and everything else know it as they know any domain; it is told from others of its name by its UUID.
+//! Guests' front ends keep its domid for life, so it outlives this process. It is made by the toolstack itself, so
+//! `xl list`, `xl destroy` and everything else know it as they know any domain; it is told from others of its name by
+//! its UUID.
 
 use crate::departure::{self, Answer, UnderWay};
 use crate::hypercall::{GRANT_FRAMES, SERVICE_MIB};
@@ -23,7 +25,8 @@ pub const RUN: &str = "/run/tandem";
 /// One that makes or destroys a domain is ended after so long: that takes a second, and others wait for it.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The domid of a service's domain, which is made if there is none. That takes as long as xl is given. `is_there`: what the hypervisor says of a domain.
+/// The domid of a service's domain, which is made if there is none. That takes as long as xl is given. `is_there`: what
+/// the hypervisor says of a domain.
 /// Errors: another domain has the name; the toolstack refuses, or does not end.
 pub fn find_or_make(store: &mut impl Store, mut is_there: impl FnMut(u16) -> bool, service: &str) -> Result<u16> {
     let found = find(store, &mut is_there, service)?;
@@ -92,8 +95,8 @@ fn find(store: &mut impl Store, mut is_there: impl FnMut(u16) -> bool, service: 
 }
 
 fn make(service: &str) -> Result<()> {
-    // One after the other: all have the same image. xl has a lock, too, and who would wait for that with a limit of his own might be ended when
-    // the one before is, each time.
+    // One after the other: all have the same image. xl has a lock, too, and who would wait for that with a limit of his
+    // own might be ended when the one before is, each time.
     static MAKING: Mutex<()> = Mutex::new(());
     let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let place = |name: String| Path::new(RUN).join(name);

@@ -1,5 +1,5 @@
-//! Services' domains are found, or made, and ended, beside what else the daemon does: xl may take any time, or refuse, and what one service lacks is no
-//! reason to serve the others no longer.
+//! Services' domains are found, or made, and ended, beside what else the daemon does: xl may take any time, or refuse,
+//! and what one service lacks is no reason to serve the others no longer.
 
 use crate::departure::UnderWay;
 use anyhow::{Context, Result};
@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 
-/// So often is asked whether one is there that is looked for; and so much later one is looked for again that was not to be made yet.
+/// So often is asked whether one is there that is looked for; and so much later one is looked for again that was not to
+/// be made yet.
 const OFTEN: Duration = Duration::from_millis(100);
 /// So much later it is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -72,7 +73,8 @@ impl Domains {
         self.begin(service, move |service| Done::Found(make(service)))
     }
 
-    /// This one is to go, for this reason, and nobody needs it: it is ended. Who says so again and again has that tried again, some time later each time.
+    /// This one is to go, for this reason, and nobody needs it: it is ended. Who says so again and again has that tried
+    /// again, some time later each time.
     pub fn end(&mut self, service: &str, domain: u16, why: &str) -> Result<()> {
         match self.ending.get(&domain) {
             None => eprintln!("{service}: its domain {domain} {why}"),

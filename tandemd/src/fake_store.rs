@@ -1,7 +1,8 @@
-//! A xenstore for tests, and a connection to it: what xenstored does for who asks by a [`Client`](crate::store::Client).
+//! A xenstore for tests, and a connection to it: what xenstored does for who asks by a
+//! [`Client`](crate::store::Client).
 //!
-//! [`Nodes`] is a store with one connection. Where others write there too, or look on, or the daemon is killed between two operations, all that is a [`World`],
-//! and the daemon has it as [`Shared`].
+//! [`Nodes`] is a store with one connection. Where others write there too, or look on, or the daemon is killed between
+//! two operations, all that is a [`World`], and the daemon has it as [`Shared`].
 
 use crate::store::{above, Change, Event, Store};
 use anyhow::{ensure, Result};

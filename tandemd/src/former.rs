@@ -1,7 +1,9 @@
-//! Domains of services that the configuration does not have any more: it may have lost one, or have another name for it.
+//! Domains of services that the configuration does not have any more: it may have lost one, or have another name for
+//! it.
 //!
-//! One that nobody uses goes. The front ends of guests that use one keep its domid as long as they live, so it stays until they have gone, and somebody has to
-//! acknowledge for it that it is to shut down: `xl shutdown --all` asks nobody behind one that does not.
+//! One that nobody uses goes. The front ends of guests that use one keep its domid as long as they live, so it stays
+//! until they have gone, and somebody has to acknowledge for it that it is to shut down: `xl shutdown --all` asks
+//! nobody behind one that does not.
 
 use crate::domain;
 use crate::service::{is_asked_to_end, name_of, Fate};
@@ -20,7 +22,8 @@ pub struct Former {
     users: Option<BTreeSet<String>>,
 }
 
-/// Names and domids of those that are there. `is_there`: what the hypervisor says of a domain. `services`: what the configuration has.
+/// Names and domids of those that are there. `is_there`: what the hypervisor says of a domain. `services`: what the
+/// configuration has.
 pub fn find<'a>(
     services: impl Iterator<Item = &'a str>,
     store: &mut impl Store,

@@ -1,7 +1,7 @@
 //! The kernel of a back end's domain: there has to be one, and the domain is never let run.
 //!
-//! An ELF file of two segments: the program, and the notes that the toolstack's domain builder asks for. If somebody unpauses the
-//! domain it waits for nothing, for ever.
+//! An ELF file of two segments: the program, and the notes that the toolstack's domain builder asks for. If somebody
+//! unpauses the domain it waits for nothing, for ever.
 
 /// Where the file is loaded, and runs.
 const BASE: u64 = 0xffff_ffff_8000_0000;

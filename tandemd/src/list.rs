@@ -1,4 +1,5 @@
-//! `tandemd --list`: interfaces that are plugged in and disks that are connected, what they have done, and the switches' ways out.
+//! `tandemd --list`: interfaces that are plugged in and disks that are connected, what they have done, and the
+//! switches' ways out.
 
 use crate::hypercall::{DiskList, Hypervisor, Switches};
 use crate::look;

@@ -1,4 +1,5 @@
-//! What there is: services, their interfaces, their ways out, and what carries packets there. Only looks; nothing changes by it.
+//! What there is: services, their interfaces, their ways out, and what carries packets there. Only looks; nothing
+//! changes by it.
 
 use crate::config::{self, Config, Kind};
 use crate::hypercall::{disks_of, DiskList, Switches};
@@ -118,7 +119,8 @@ fn one(
     Ok(service)
 }
 
-/// The mode of the domain's twins that have cards. One of its twins has this way out; if they differ, which one it is its twind knows.
+/// The mode of the domain's twins that have cards. One of its twins has this way out; if they differ, which one it is
+/// its twind knows.
 fn twin_mode(switches: &mut impl Switches, domain: u16) -> Result<Mode> {
     let mut own =
         twins(switches)?.into_iter().filter(|twin| twin.domain == u32::from(domain) && twin.has_card != 0).peekable();

@@ -1,8 +1,9 @@
 //! tandemd, in the control domain: plays the back end's part in xenstore for the hypervisor's own switches.
 //!
-//! A guest's interface or disk with `backend=NAME`, the name of a service, has its rings held by the hypervisor. What a back end's
-//! kernel does beside moving packets and blocks is done here: it says what is offered, reads what the front end has chosen, and tells
-//! the hypervisor. All of its state is in xenstore and in the hypervisor, so it may be killed and started again at any moment.
+//! A guest's interface or disk with `backend=NAME`, the name of a service, has its rings held by the hypervisor. What a
+//! back end's kernel does beside moving packets and blocks is done here: it says what is offered, reads what the front
+//! end has chosen, and tells the hypervisor. All of its state is in xenstore and in the hypervisor, so it may be killed
+//! and started again at any moment.
 
 /// A line of the log. Rust's own ends the program when it cannot be written.
 #[cfg(not(test))]

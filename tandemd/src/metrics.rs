@@ -1,5 +1,5 @@
-//! What was counted, in Prometheus' text format (version 0.0.4), by HTTP at a Unix socket, and at an address if the configuration
-//! names one. Who connects and says nothing gets the text alone.
+//! What was counted, in Prometheus' text format (version 0.0.4), by HTTP at a Unix socket, and at an address if the
+//! configuration names one. Who connects and says nothing gets the text alone.
 
 use crate::config::Config;
 use crate::control;
@@ -53,7 +53,8 @@ pub fn begin(config: &Arc<Config>) -> Result<()> {
     Ok(())
 }
 
-/// At this address, as soon as that can be: an interface may get it later, and another program may leave it. Guests need the rest of us meanwhile.
+/// At this address, as soon as that can be: an interface may get it later, and another program may leave it. Guests
+/// need the rest of us meanwhile.
 fn listening(address: SocketAddr, again: Duration) -> TcpListener {
     let mut is_told = false;
     loop {

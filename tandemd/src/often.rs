@@ -1,12 +1,14 @@
-//! How often is done, and told, what guests and driver domains bring about as often as they like: for each device so many times at once, and then one
-//! at a time. One that only ever begins again does not keep the daemon from others, nor the log from what else there is to say: journald
-//! takes so many lines of one unit in a while, and none at all after that.
+//! How often is done, and told, what guests and driver domains bring about as often as they like: for each device so
+//! many times at once, and then one at a time. One that only ever begins again does not keep the daemon from others,
+//! nor the log from what else there is to say: journald takes so many lines of one unit in a while, and none at all
+//! after that.
 
 use crate::device::Device;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Looks at a device at which there was something to do. A device comes up with some five, and so many happen when driver domains go and come.
+/// Looks at a device at which there was something to do. A device comes up with some five, and so many happen when
+/// driver domains go and come.
 const LOOKS: Limit = Limit { most: 50, every: Duration::from_millis(100) };
 /// Lines.
 const LINES: Limit = Limit { most: 20, every: Duration::from_secs(3) };

@@ -1,13 +1,16 @@
-//! Whether the daemon's threads go round: its own loop, and each supervisor's. systemd is told so, and starts a daemon again of which one does not.
+//! Whether the daemon's threads go round: its own loop, and each supervisor's. systemd is told so, and starts a daemon
+//! again of which one does not.
 //!
-//! A false alarm would be worse than none: who waits for xl, which may wait for others' xl for long, does not count meanwhile.
+//! A false alarm would be worse than none: who waits for xl, which may wait for others' xl for long, does not count
+//! meanwhile.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What does not wait for xl goes round within seconds. Some minutes later systemd, which has heard nothing meanwhile, ends the daemon.
+/// What does not wait for xl goes round within seconds. Some minutes later systemd, which has heard nothing meanwhile,
+/// ends the daemon.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Of each thread by its name, when it has passed last; `None`: it waits for xl.

@@ -22,12 +22,13 @@ mod tests;
 
 /// Steps for a device after one event at most: three are the longest way to rest.
 const MAX_STEPS: usize = 8;
-/// So long a device that the toolstack takes away shows that it is closed. The toolstack waits for that, and then for the directory
-/// to go; it has no way to say that it has seen the first.
+/// So long a device that the toolstack takes away shows that it is closed. The toolstack waits for that, and then for
+/// the directory to go; it has no way to say that it has seen the first.
 const UNTIL_SEEN: Duration = Duration::from_millis(500);
 /// So long is waited until it is looked again whether a driver domain's place is taken.
 const A_MOMENT: Duration = Duration::from_millis(5);
-/// What is left of a driver domain that has lost its place is looked at so much later: whoever waits for the next one comes first.
+/// What is left of a driver domain that has lost its place is looked at so much later: whoever waits for the next one
+/// comes first.
 const LATER: Duration = Duration::from_millis(200);
 
 /// A switch with the domain that its guests grant to.
@@ -76,7 +77,8 @@ pub enum Fate {
 }
 
 impl Service {
-    /// Takes a service up, whoever did its last step: what is plugged in says the hypervisor, what is shown says xenstore.
+    /// Takes a service up, whoever did its last step: what is plugged in says the hypervisor, what is shown says
+    /// xenstore.
     pub fn start(
         name: &str,
         domain: u16,
@@ -105,7 +107,8 @@ impl Service {
         };
         service.switch = store.read(&service.at.switch())?.and_then(|name| name.parse().ok());
         if let Some(switch) = service.switch {
-            // It may have been told something else before. One that is not there any more is made anew, and one that has no memory is told again.
+            // It may have been told something else before. One that is not there any more is made anew, and one that
+            // has no memory is told again.
             match switches.hold(switch, hold_ms) {
                 Ok(()) => service.is_held = true,
                 Err(Errno::NOENT) => {}
@@ -127,12 +130,14 @@ impl Service {
         Self { weights, ..self }
     }
 
-    /// Who has one of these names has lost the place of some service's driver domain: its interface is not plugged in again.
+    /// Who has one of these names has lost the place of some service's driver domain: its interface is not plugged in
+    /// again.
     pub fn with_remains(self, remains: BTreeSet<String>) -> Self {
         Self { remains, ..self }
     }
 
-    /// Sums and segments of packets are left to the driver domain as it offers, or the hypervisor makes them, from when its interface is connected.
+    /// Sums and segments of packets are left to the driver domain as it offers, or the hypervisor makes them, from when
+    /// its interface is connected.
     pub fn with_offload(self, offload: bool) -> Self {
         Self { offload, ..self }
     }
@@ -194,8 +199,8 @@ impl Service {
         seen.chain(self.put_off.values().copied()).chain(self.lines.due()).min()
     }
 
-    /// Those that show that they are closed, and when that has been seen. One that shows it still when that has come was looked at then: its front end
-    /// says that it is up, and whatever it says next is an event.
+    /// Those that show that they are closed, and when that has been seen. One that shows it still when that has come
+    /// was looked at then: its front end says that it is up, and whatever it says next is an event.
     fn yet_to_be_seen(&self) -> impl Iterator<Item = (Device, Instant)> + '_ {
         let all = self.closed.iter().map(|(device, since)| (*device, *since + UNTIL_SEEN));
         all.filter(|(_, at)| self.looked.is_none_or(|looked| *at > looked))

@@ -1,4 +1,5 @@
-//! The daemon says which it is. It goes on when its log cannot be written. This is its program: it says something and ends as it would have.
+//! The daemon says which it is. It goes on when its log cannot be written. This is its program: it says something and
+//! ends as it would have.
 
 use std::fs::File;
 use std::process::Command;

@@ -44,7 +44,8 @@ pub fn build() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Clippy's look at the hypervisor, to which any remark is a failure. Nothing of the image is built, nor built anew afterwards.
+/// Clippy's look at the hypervisor, to which any remark is a failure. Nothing of the image is built, nor built anew
+/// afterwards.
 pub fn lint() -> Command {
     let mut cargo = on_hypervisor("clippy", has_target());
     cargo.args(["--", "-D", "warnings"]);

@@ -18,8 +18,9 @@ pub enum Takes<T> {
 /// An option: its name without dashes (a name of one letter has one dash, others have two), and what it does.
 pub type Known<T> = (&'static str, Takes<T>);
 
-/// Applies the options among `args`, which does not begin with the program, to `settings`. Gives the other words. Errors: an
-/// option that is not `known`, one without its value or with a value that it does not need, and what a value's own function says.
+/// Applies the options among `args`, which does not begin with the program, to `settings`. Gives the other words.
+/// Errors: an option that is not `known`, one without its value or with a value that it does not need, and what a
+/// value's own function says.
 pub fn parse<T>(args: impl IntoIterator<Item = OsString>, settings: &mut T, known: &[Known<T>]) -> Result<Vec<String>> {
     parse_all(args, settings, known).map(|parsed| parsed.words)
 }

@@ -81,7 +81,8 @@ impl Profiler {
         args
     }
 
-    /// QEMU's arguments for a disk that is `file`, or holds nothing, as the block node `node` for nvme, in virtual time.
+    /// QEMU's arguments for a disk that is `file`, or holds nothing, as the block node `node` for nvme, in virtual
+    /// time.
     pub fn disk(&self, node: &str, file: Option<&Path>) -> Vec<String> {
         let plugin = format!("{},node={node}", self.disk.display());
         let block = match file {
@@ -94,7 +95,8 @@ impl Profiler {
         ["-plugin", &plugin, "-blockdev", &block].map(String::from).to_vec()
     }
 
-    /// QEMU's arguments to write to `samples` which memory is touched, of a machine with so much, and to `contents` what it holds.
+    /// QEMU's arguments to write to `samples` which memory is touched, of a machine with so much, and to `contents`
+    /// what it holds.
     pub fn touched(&self, samples: &Path, contents: &Path, memory_mib: u32) -> Vec<String> {
         let (plugin, samples, contents) = (self.touched.display(), samples.display(), contents.display());
         vec!["-plugin".into(), format!("{plugin},out={samples},contents={contents},memory={memory_mib}")]

@@ -90,8 +90,8 @@ impl Default for Wishes {
     }
 }
 
-/// Operations that the hostile kernel does in a second at least, on a slow host; one if each is a domain's death and time goes by
-/// instructions.
+/// Operations that the hostile kernel does in a second at least, on a slow host; one if each is a domain's death and
+/// time goes by instructions.
 const OPERATIONS_PER_S: u64 = 500;
 /// How long a kernel may say nothing. A hostile one reports each 16 384 operations.
 const SILENCE: std::time::Duration = std::time::Duration::from_secs(120);
@@ -121,10 +121,11 @@ pub fn named(name: &str) -> Result<Guest> {
     all()?.into_iter().find(|guest| guest.name == name).with_context(|| format!("no test kernel {name}"))
 }
 
-/// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, for vCPUs if they are not as many,
-/// `(vcpus: 2)`, for a processor, `(processor: max)`, for the files of folders in `guests/lib/`, `(shares: chaos twins)`, for options of
-/// the hypervisor's, `(hypervisor: ac-check)`, for time that goes by instructions, `(clock: instructions)`, and explain why the verdict on Tandem is another than that on stock Xen, `(differs: because)`,
-/// or why there is nothing to test on Tandem, `(skips: because)`.
+/// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, for vCPUs if they are not as
+/// many, `(vcpus: 2)`, for a processor, `(processor: max)`, for the files of folders in `guests/lib/`,
+/// `(shares: chaos twins)`, for options of the hypervisor's, `(hypervisor: ac-check)`, for time that goes by
+/// instructions, `(clock: instructions)`, and explain why the verdict on Tandem is another than that on stock Xen,
+/// `(differs: because)`, or why there is nothing to test on Tandem, `(skips: because)`.
 pub fn describe(name: String, source: &str) -> Guest {
     let comment = source.trim_start().strip_prefix("/*").and_then(|rest| rest.split("*/").next()).unwrap_or_default();
     let about: Vec<&str> = comment.split_whitespace().filter(|word| *word != "*").collect();
@@ -235,7 +236,8 @@ impl Guest {
         Ok((Verdict::of(&outcome.lines, &self.name), outcome))
     }
 
-    /// Whether the hypervisor did nothing wrong. That it lacks what is to be tested is wrong on Tandem, unless the source says why it may.
+    /// Whether the hypervisor did nothing wrong. That it lacks what is to be tested is wrong on Tandem, unless the
+    /// source says why it may.
     pub fn accepts(&self, verdict: &Verdict, hypervisor: &Hypervisor) -> bool {
         match verdict {
             Verdict::Success => true,
@@ -273,8 +275,8 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What a kernel complained about, of which the first few are enough: what failed, and then domains that crashed, as some of a kernel's do on purpose; if it
-/// says so of nothing, whatever is indented, and crashes.
+/// What a kernel complained about, of which the first few are enough: what failed, and then domains that crashed, as
+/// some of a kernel's do on purpose; if it says so of nothing, whatever is indented, and crashes.
 pub fn complaints(lines: &[String]) -> Option<String> {
     let failed = lines.iter().filter(|line| line.starts_with("  failed: "));
     let others = lines.iter().filter(|line| line.contains(" crashed: ") || line.starts_with("  "));

@@ -46,7 +46,8 @@ const DEBIAN_RUST: &[Need] = &[
     Need { what: "ld", package: "binutils" },
 ];
 
-/// Needs of `./tandem test --lint`. Where there is a rustup these are its own, which say what to do if they lack something.
+/// Needs of `./tandem test --lint`. Where there is a rustup these are its own, which say what to do if they lack
+/// something.
 const LINT: &[Need] =
     &[Need { what: "cargo-fmt", package: "rustfmt-web" }, Need { what: "cargo-clippy", package: "rust-web-clippy" }];
 

@@ -1,9 +1,10 @@
-//! The names of a Linux kernel's functions, out of the tables that it has of them itself (CONFIG_KALLSYMS). Nothing says where
-//! they are, so they are found by what they must look like.
+//! The names of a Linux kernel's functions, out of the tables that it has of them itself (CONFIG_KALLSYMS). Nothing
+//! says where they are, so they are found by what they must look like.
 //!
-//! A name is a length and so many bytes, each of which stands for a token: a piece of text from a table of 256. Behind the
-//! tokens are the offsets of them in that table. Where the names begin, there are the number of them and, before it, what
-//! their addresses count from and the addresses. Layout: the kernel's scripts/kallsyms.c, since 6.1 (lengths of two bytes).
+//! A name is a length and so many bytes, each of which stands for a token: a piece of text from a table of 256. Behind
+//! the tokens are the offsets of them in that table. Where the names begin, there are the number of them and, before
+//! it, what their addresses count from and the addresses. Layout: the kernel's scripts/kallsyms.c, since 6.1 (lengths
+//! of two bytes).
 
 use anyhow::{Context, Result};
 

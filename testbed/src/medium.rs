@@ -1,7 +1,8 @@
-//! A disk that three guests share, a partition each, while driver domains die; and what the host finds on it afterwards.
+//! A disk that three guests share, a partition each, while driver domains die; and what the host finds on it
+//! afterwards.
 //!
-//! Two have blocks of images/src/diskload.c, each in a half of its partition: its sum is what the guest wants them to be. The third has a file
-//! system with a journal, with files of images/src/fileload.c.
+//! Two have blocks of images/src/diskload.c, each in a half of its partition: its sum is what the guest wants them to
+//! be. The third has a file system with a journal, with files of images/src/fileload.c.
 
 use crate::{host, pattern};
 use anyhow::{bail, ensure, Context, Result};
@@ -17,7 +18,8 @@ const PARTITIONS: [(u64, u64); 3] = [(MIB, 16 * MIB), (17 * MIB, 16 * MIB), (33 
 /// Bytes of a block of `diskload`.
 const BLOCK: usize = 4096;
 
-/// Where on the medium the blocks lie that `diskload` writes to a partition (from 1) after the first `first_mib`, in blocks.
+/// Where on the medium the blocks lie that `diskload` writes to a partition (from 1) after the first `first_mib`, in
+/// blocks.
 pub fn first_block(partition: usize, first_mib: u64) -> u64 {
     (PARTITIONS[partition - 1].0 + first_mib * MIB) / BLOCK as u64
 }
@@ -47,8 +49,8 @@ fn table() -> Result<[u8; 512]> {
     Ok(sector)
 }
 
-/// Checks that a partition (from 1) holds what `diskload` says: in `mib` mebibytes after the first `first_mib` blocks with this sum,
-/// and nothing elsewhere.
+/// Checks that a partition (from 1) holds what `diskload` says: in `mib` mebibytes after the first `first_mib` blocks
+/// with this sum, and nothing elsewhere.
 pub fn verify_blocks(path: &Path, partition: usize, first_mib: u64, mib: u64, sum: u64) -> Result<()> {
     let (start, length) = PARTITIONS[partition - 1];
     let file = File::open(path)?;

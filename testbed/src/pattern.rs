@@ -66,7 +66,8 @@ pub fn make_disk(path: &Path, mib: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks both halves after the machine was off: the first untouched, the second generation 2. Gives the blocks checked.
+/// Checks both halves after the machine was off: the first untouched, the second generation 2. Gives the blocks
+/// checked.
 pub fn verify_disk(path: &Path, mib: u64) -> Result<u64> {
     let mut file = OpenOptions::new().read(true).open(path)?;
     file.seek(SeekFrom::Start(0))?;

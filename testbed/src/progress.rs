@@ -1,5 +1,5 @@
-//! What the user sees while something takes long: one line a step, with the seconds it took. Threads that work side by side
-//! say it when it is done, so that lines stay whole.
+//! What the user sees while something takes long: one line a step, with the seconds it took. Threads that work side by
+//! side say it when it is done, so that lines stay whole.
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! The twin image: one byte string, little-endian, a header and eight sections.
 //!
-//! Only the section `Code` becomes executable; everything else is read by verifier and runtime. All tables are arrays of
-//! fixed-size records. The reader checks that sections lie inside the bytes and hold whole records; what the records say
-//! is checked by the verifier.
+//! Only the section `Code` becomes executable; everything else is read by verifier and runtime. All tables are arrays
+//! of fixed-size records. The reader checks that sections lie inside the bytes and hold whole records; what the records
+//! say is checked by the verifier.
 //!
 //! Header, 192 bytes:
 //!
@@ -62,7 +62,8 @@ pub enum Section {
     Code = 0,
     /// [`Function`] records, sorted by `start`, covering the code without overlap.
     Functions = 1,
-    /// [`Label`] records, sorted by `offset`, no duplicates. Every jump target inside a function and every function start is a label.
+    /// [`Label`] records, sorted by `offset`, no duplicates. Every jump target inside a function and every function
+    /// start is a label.
     Labels = 2,
     /// [`State`] records.
     States = 3,

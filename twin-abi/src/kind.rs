@@ -65,7 +65,8 @@ pub const CALLEE_SAVED: [u8; 6] = [3, 5, 12, 13, 14, 15];
 pub struct Frame {
     /// Slots in use: `rsp == entry_rsp - 8 * depth`.
     pub depth: u16,
-    /// For each register of [`CALLEE_SAVED`]: the slot that holds the caller's value, or 0 if the register itself still does.
+    /// For each register of [`CALLEE_SAVED`]: the slot that holds the caller's value, or 0 if the register itself still
+    /// does.
     pub saved: [u8; 6],
 }
 

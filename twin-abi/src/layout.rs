@@ -15,20 +15,21 @@
 //!
 //! What is not listed is unmapped. "R" is the twin's view: the runtime writes these areas through a mapping of its own.
 //!
-//! **Mirror mode.** A driver-domain address is translated by keeping its low `mask_bits` bits (47 in the hypervisor, where
-//! the domain's kernel half appears in the lower half of a private root; the host harness takes 46, so that it can live
-//! above the window). A masked value is in `[0, 2^mask_bits)`. The loader guarantees that `[2^mask_bits,
-//! 2^mask_bits + WINDOW_GUARD)` and the top 2 GiB of the address space hold nothing that is accessible, so that any 32-bit
-//! displacement and a 32-bit index scaled by 8 may be added to a masked value.
+//! **Mirror mode.** A driver-domain address is translated by keeping its low `mask_bits` bits (47 in the hypervisor,
+//! where the domain's kernel half appears in the lower half of a private root; the host harness takes 46, so that it
+//! can live above the window). A masked value is in `[0, 2^mask_bits)`. The loader guarantees that `[2^mask_bits,
+//! 2^mask_bits + WINDOW_GUARD)` and the top 2 GiB of the address space hold nothing that is accessible, so that any
+//! 32-bit displacement and a 32-bit index scaled by 8 may be added to a masked value.
 //!
 //! **Stlb mode.** Entry `(va >> 12) & 4095` holds the page's address in the driver domain and the address at which that
 //! page *and the one after it* are mapped for the twin. An invalid entry holds [`STLB_NO_TAG`] and the address of two
 //! unmapped pages. All mapped addresses in the table are page aligned.
 //!
-//! **Stack.** The twin's stack is outside the window (mirror) and in no stlb entry, so only rsp-relative instructions reach
-//! it. Below it are [`STACK_GUARD`] bytes unmapped, above it too. The **unsafe area** is as large as the stack, lies inside the
-//! window at addresses that masking leaves alone (stlb: the miss path knows them), has [`STACK_GUARD`] bytes of its own on both
-//! sides, and is found by adding the constant [`constant::DELTA`] to a stack address. Variables whose address is taken live there.
+//! **Stack.** The twin's stack is outside the window (mirror) and in no stlb entry, so only rsp-relative instructions
+//! reach it. Below it are [`STACK_GUARD`] bytes unmapped, above it too. The **unsafe area** is as large as the stack,
+//! lies inside the window at addresses that masking leaves alone (stlb: the miss path knows them), has [`STACK_GUARD`]
+//! bytes of its own on both sides, and is found by adding the constant [`constant::DELTA`] to a stack address.
+//! Variables whose address is taken live there.
 
 /// Bytes of a page.
 pub const PAGE_SIZE: u64 = 4096;
@@ -86,9 +87,11 @@ pub const fn most_origins(code: u32) -> u32 {
 
 /// Inaccessible bytes above the window: 8 x 4 GiB of index, 2 GiB of displacement, an operand.
 pub const WINDOW_GUARD: u64 = 35 << 30;
-/// Displacements allowed on a translated stlb address: 0..=this. The largest page offset, this and 8 bytes fit in two pages.
+/// Displacements allowed on a translated stlb address: 0..=this. The largest page offset, this and 8 bytes fit in two
+/// pages.
 pub const STLB_REACH: u32 = 4088;
-/// Bytes that one string instruction may cover. In stlb mode it stays in a pair of pages by that, in both modes it takes a bounded time.
+/// Bytes that one string instruction may cover. In stlb mode it stays in a pair of pages by that, in both modes it
+/// takes a bounded time.
 pub const STRING_BYTES: u32 = 4096;
 
 /// Deepest frame of one function in bytes, return address and stack arguments not counted.
@@ -98,15 +101,16 @@ pub const STACK_GUARD: u64 = 8192;
 /// Bytes of the stack (and of the unsafe area).
 pub const STACK_SIZE: u64 = 32768;
 
-/// Bytes at the stack's end above the return address of an entry: the first function may take them for its stack arguments. They are
-/// zero when the instance is loaded, and nobody but the twin writes there.
+/// Bytes at the stack's end above the return address of an entry: the first function may take them for its stack
+/// arguments. They are zero when the instance is loaded, and nobody but the twin writes there.
 pub const ENTRY_AREA: u64 = 256;
 /// Most words of stack arguments of a call.
 pub const MAX_STACK_ARGS: u32 = 16;
 
 /// Words of the context page (offsets from [`CTX_OFFSET`]), readable and writable by the code as said.
 pub mod ctx {
-    /// i64. Steps left. The code may only decrement it, followed by a jump to `ud2` when negative; gates decrement it too.
+    /// i64. Steps left. The code may only decrement it, followed by a jump to `ud2` when negative; gates decrement it
+    /// too.
     pub const BUDGET: u32 = 0x00;
     /// Written by the code before it calls [`super::gate::STLB_MISS`]: the domain address to translate.
     pub const MISS_ADDRESS: u32 = 0x08;
@@ -131,7 +135,8 @@ pub mod constant {
     /// Base of the twin's per-CPU area in the driver domain, to which a gs-relative offset is added. Mirror: already
     /// masked, kind `Masked`. Stlb: the domain address.
     pub const PERCPU: u32 = 0x18;
-    /// The same as a domain address, in both modes: what `this_cpu_off` reads as, and what pointers to per-CPU data are made of.
+    /// The same as a domain address, in both modes: what `this_cpu_off` reads as, and what pointers to per-CPU data are
+    /// made of.
     pub const PERCPU_ADDRESS: u32 = 0x20;
     /// A value for stack canaries.
     pub const CANARY: u32 = 0x28;
@@ -139,7 +144,8 @@ pub mod constant {
     pub const END: u32 = 0x30;
 }
 
-/// Special gates (offsets from [`CONST_OFFSET`]): addresses of runtime code, used by `call [rip+x]` (and `jmp [rip+x]` for
+/// Special gates (offsets from [`CONST_OFFSET`]): addresses of runtime code, used by `call [rip+x]` (and `jmp [rip+x]`
+/// for
 /// [`ICALL`]) and not readable as data. Like import slots they are filled by the loader.
 pub mod gate {
     /// First gate word.

@@ -11,7 +11,8 @@ pub const READY: &str = "SNAPSHOT-READY";
 /// Printed by the guest when something it needs failed.
 pub const FAILED: &str = "SNAPSHOT-FAILED";
 
-/// What runs as the first process. Loads the driver, brings the link up, passes traffic both ways, says where things are.
+/// What runs as the first process. Loads the driver, brings the link up, passes traffic both ways, says where things
+/// are.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev

@@ -1,4 +1,5 @@
-//! Snapshots of a live driver: boots the stock kernel with the device, loads the driver, passes traffic, keeps the memory.
+//! Snapshots of a live driver: boots the stock kernel with the device, loads the driver, passes traffic, keeps the
+//! memory.
 //!
 //! A snapshot is a directory of two files. `ram` is the guest's physical memory, sparse. `index` is text, one fact a
 //! line: how to walk the page tables, where the module's sections are, every kernel symbol, the device's windows.

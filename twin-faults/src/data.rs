@@ -21,7 +21,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// The word of eight bytes at `place` is `value`. The driver's text is where `is_text` says, and no device reaches memory from `memory` on.
+    /// The word of eight bytes at `place` is `value`. The driver's text is where `is_text` says, and no device reaches
+    /// memory from `memory` on.
     pub fn note(&mut self, place: u64, value: u64, is_text: impl FnOnce(u64) -> bool, memory: u64) {
         self.words.push(place);
         match value {

@@ -1,8 +1,10 @@
-//! For tests only: gives a network driver of the driver domain that this runs in one faulty twin after the other, while packets go by it.
+//! For tests only: gives a network driver of the driver domain that this runs in one faulty twin after the other, while
+//! packets go by it.
 //!
-//! A run: one to four faults (`--at-once`) in the driver's text, which is rewritten then, or one in the finished image, or with `--data` as many in the
-//! driver's data while its twin runs; the twin is loaded, gets the card until some packets have gone by it, and goes. Then Linux carries packets again, before the next run. What run N does to text and image
-//! depends on the seed and N alone; to data, also on what is there. A line for each says what came of it.
+//! A run: one to four faults (`--at-once`) in the driver's text, which is rewritten then, or one in the finished image,
+//! or with `--data` as many in the driver's data while its twin runs; the twin is loaded, gets the card until some
+//! packets have gone by it, and goes. Then Linux carries packets again, before the next run. What run N does to text
+//! and image depends on the seed and N alone; to data, also on what is there. A line for each says what came of it.
 
 mod recovery;
 mod runs;

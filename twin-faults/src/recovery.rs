@@ -34,8 +34,8 @@ impl Way {
         Ok(Self { card: card.into(), uplink })
     }
 
-    /// Waits until what comes from outside goes to the switch by Linux. Its driver begins anew if that cannot be otherwise, or if it `must`: says
-    /// whether it did. Errors: not even then.
+    /// Waits until what comes from outside goes to the switch by Linux. Its driver begins anew if that cannot be
+    /// otherwise, or if it `must`: says whether it did. Errors: not even then.
     pub fn comes_back(&self, must: bool) -> Result<bool, String> {
         if !must && self.has_link() && self.passes() {
             return Ok(false);

@@ -17,8 +17,8 @@ use twind::device::{Device, State, Status};
 use twind::interface::Interface;
 use twind::making::{self, Found};
 
-/// Of so many runs, one has its fault in the finished image; and of so many again, one has its faults in data if that is spoilt at all. A quarter
-/// of those end with the driver domain, for its own kernel uses what is spoilt.
+/// Of so many runs, one has its fault in the finished image; and of so many again, one has its faults in data if that
+/// is spoilt at all. A quarter of those end with the driver domain, for its own kernel uses what is spoilt.
 const ONE_IN: u64 = 4;
 
 /// How long the first packet may take to come to a twin. Guests ask all the time, so that it comes at once.

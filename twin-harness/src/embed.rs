@@ -1,4 +1,5 @@
-//! What both ways of running a twin are to its runtime: the driver domain's memory, the host, and the words of the instance.
+//! What both ways of running a twin are to its runtime: the driver domain's memory, the host, and the words of the
+//! instance.
 
 use crate::world::World;
 use std::collections::VecDeque;

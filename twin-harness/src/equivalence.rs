@@ -1,8 +1,8 @@
 //! The oracle: original and twin, from the same state, must do the same to memory, device and the world outside.
 //!
-//! First cases that follow each other, with what the domain answers to upcalls varied. Then cases in which a function that is
-//! served natively otherwise is one of the domain's, with answers of all kinds; each of those starts from the first state. A
-//! driver that does not survive an answer must fail in both, in the same way.
+//! First cases that follow each other, with what the domain answers to upcalls varied. Then cases in which a function
+//! that is served natively otherwise is one of the domain's, with answers of all kinds; each of those starts from the
+//! first state. A driver that does not survive an answer must fail in both, in the same way.
 
 use crate::emulate::{Original, TwinEmulator};
 use crate::lab::{Checkpoint, Ended, Lab};

@@ -1,4 +1,5 @@
-//! A driver ready to run: its world, the support routines with a filled pool, and the things one does with a network driver.
+//! A driver ready to run: its world, the support routines with a filled pool, and the things one does with a network
+//! driver.
 
 use crate::device::{Arrival, Device};
 use crate::emulate::class_of;
@@ -25,8 +26,8 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// From an abort in an invocation of the function at domain address `entry`. What was called last, by a jump, has left no
-    /// place in the twin behind: then it is the function that was entered.
+    /// From an abort in an invocation of the function at domain address `entry`. What was called last, by a jump, has
+    /// left no place in the twin behind: then it is the function that was entered.
     pub fn from_abort(abort: &Abort, image: &Image<'_>, entry: u64) -> Self {
         let entered = || {
             let name = image.functions().iter().find(|f| f.domain == entry).map(|f| image.name(f.name, f.name_len));

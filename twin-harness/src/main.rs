@@ -87,8 +87,8 @@ fn arguments() -> Result<Arguments, String> {
     words.next().map_or(Ok(out), |surplus| Err(format!("what is {surplus} for?\n{HELP}")))
 }
 
-/// The driver's module: live if there is a device for it, else from the package's file, relocated against the symbols of a
-/// captured kernel.
+/// The driver's module: live if there is a device for it, else from the package's file, relocated against the symbols
+/// of a captured kernel.
 fn module(driver: &str) -> Result<(Module, Option<Rig>), String> {
     if DEVICES.iter().any(|(name, _)| *name == driver) {
         let dir = guest::capture(driver, &cache())?;

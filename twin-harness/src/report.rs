@@ -9,8 +9,8 @@ use twin_kernel::path::is_among;
 use twin_rewrite::module::Module;
 use twin_runtime::linux::Routine;
 
-/// The report, its last line included, and whether the twin is good: accepted, with all functions on its transmit and receive
-/// `path`, as far as that is known.
+/// The report, its last line included, and whether the twin is good: accepted, with all functions on its transmit and
+/// receive `path`, as far as that is known.
 pub fn text(
     driver: &str,
     mode: &str,

@@ -66,8 +66,8 @@ pub fn make(module: &Module, options: &Options) -> Result<Made, String> {
 pub const PORTION: u32 = 1000;
 
 impl Made {
-    /// Verifies the image in portions of [`PORTION`] steps; the time that all and that the longest of them took. The best of a few tries,
-    /// since others use this processor as well.
+    /// Verifies the image in portions of [`PORTION`] steps; the time that all and that the longest of them took. The
+    /// best of a few tries, since others use this processor as well.
     pub fn verified_in_portions(&self) -> Result<(Duration, Duration), String> {
         let mut best = (Duration::MAX, Duration::MAX);
         for _ in 0..5 {

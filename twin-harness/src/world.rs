@@ -1,4 +1,5 @@
-//! The driver domain as the harness sees it: memory with page rights, the device, and what support routines tell the host.
+//! The driver domain as the harness sees it: memory with page rights, the device, and what support routines tell the
+//! host.
 
 use crate::device::Device;
 use crate::embed::Answers;

@@ -107,9 +107,9 @@ fn lent(module: &Module, entries: &[&str]) -> BTreeSet<(String, String)> {
     found.into_iter().map(|lent| (lent.import, lent.function)).collect()
 }
 
-/// What drivers lend variables to, and where no packet of a guest's leads: programs of XDP, which a switch's card has none of, clocks of PTP, what a card
-/// says that reports an error of the bus, and packets that a virtio device has not cut and whose headers it does not name. The first three are in the
-/// twin: in another of its modules.
+/// What drivers lend variables to, and where no packet of a guest's leads: programs of XDP, which a switch's card has
+/// none of, clocks of PTP, what a card says that reports an error of the bus, and packets that a virtio device has not
+/// cut and whose headers it does not name. The first three are in the twin: in another of its modules.
 const ELSEWHERE: [&str; 13] = [
     "virtqueue_get_buf",
     "virtqueue_get_buf_ctx",

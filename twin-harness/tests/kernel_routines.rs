@@ -1,5 +1,6 @@
-//! The native support routines against the kernel's own code: both run on the same structures, in the memory of a captured
-//! kernel, and must leave the same bytes and results. The kernel's functions run in the interpreter, from the snapshot's text.
+//! The native support routines against the kernel's own code: both run on the same structures, in the memory of a
+//! captured kernel, and must leave the same bytes and results. The kernel's functions run in the interpreter, from the
+//! snapshot's text.
 //!
 //! Needs the snapshot of e1000, which is taken if there is none yet.
 
@@ -104,8 +105,8 @@ impl Pair<'_> {
         bytes
     }
 
-    /// Calls both; compares the results in `mask` and the first `len` bytes of the scratch memory. A call that the kernel ends by
-    /// a trap has to end by an abort here; what is left to the domain counts as agreed.
+    /// Calls both; compares the results in `mask` and the first `len` bytes of the scratch memory. A call that the
+    /// kernel ends by a trap has to end by an abort here; what is left to the domain counts as agreed.
     fn compare(&mut self, name: &str, args: [u64; 6], mask: u64, len: usize, about: &dyn std::fmt::Debug) {
         let theirs = self.kernel.call(&self.theirs.world, name, &args);
         let routine = Routine::by_name(name).expect("native");
@@ -176,7 +177,8 @@ fn queue_limits_move_as_the_kernels() {
     println!("{} cases", p.cases);
 }
 
-/// Puts an `sk_buff` with `len` bytes at `data` of a buffer of `end` bytes into the scratch memory; the buffer is at 1024.
+/// Puts an `sk_buff` with `len` bytes at `data` of a buffer of `end` bytes into the scratch memory; the buffer is
+/// at 1024.
 fn put_skb(p: &Pair<'_>, rig: &Rig, data: u64, len: u64, end: u64) {
     let o = rig.live.offsets;
     let head = p.scratch + 1024;

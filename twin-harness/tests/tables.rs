@@ -1,4 +1,5 @@
-//! Tables that the kernel's code reaches by an index as base and the table's address as displacement, read by twins in all modes.
+//! Tables that the kernel's code reaches by an index as base and the table's address as displacement, read by twins in
+//! all modes.
 
 use std::collections::BTreeMap;
 use twin_abi::layout::{
@@ -52,8 +53,8 @@ impl Bus for Pages {
     }
 }
 
-/// What the only function of `code` returns when it is called with these in `rdi` and `rsi`, in a twin of these options. Byte `n` of
-/// the module's data is `n`.
+/// What the only function of `code` returns when it is called with these in `rdi` and `rsi`, in a twin of these
+/// options. Byte `n` of the module's data is `n`.
 fn run(code: &[u8], options: &Options, rdi: u64, rsi: u64) -> Result<u64, Stop> {
     let data: Vec<u8> = (0..=255).collect();
     let section = |name: &str, address, bytes: &[u8], executable| Section {

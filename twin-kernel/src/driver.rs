@@ -23,7 +23,8 @@ pub fn modules(s: &impl LiveKernel, names: &[&str]) -> Result<Module> {
     Ok(m)
 }
 
-/// What twins are made of is as it was found: the module's text, and what text reads that nobody writes. Errors: what has changed, in words.
+/// What twins are made of is as it was found: the module's text, and what text reads that nobody writes. Errors: what
+/// has changed, in words.
 pub fn check_same(s: &impl LiveKernel, m: &Module) -> Result<()> {
     for section in m.sections.iter().filter(|section| !section.writable) {
         let mut now = vec![0; section.bytes.len()];
@@ -89,8 +90,8 @@ fn part(s: &impl LiveKernel, name: &str) -> Result<Module> {
     Ok(m)
 }
 
-/// Checks that LOCK prefixes are where the module's table of them says. A kernel that believes that it has one CPU for ever takes them
-/// away (a DS prefix stands there then), and the twin runs on a CPU of its own.
+/// Checks that LOCK prefixes are where the module's table of them says. A kernel that believes that it has one CPU for
+/// ever takes them away (a DS prefix stands there then), and the twin runs on a CPU of its own.
 pub(crate) fn check_locks(m: &Module) -> Result<()> {
     const LOCK: u8 = 0xf0;
     for table in m.named(".smp_locks") {

@@ -1,6 +1,6 @@
-//! What a running Linux kernel tells about one of its drivers: its text, its interface and interrupts, and where its structures
-//! have their members. From symbols, type information (BTF) and memory alone, the same whether the kernel is a stored snapshot or the
-//! one that runs here ([`LiveKernel`]).
+//! What a running Linux kernel tells about one of its drivers: its text, its interface and interrupts, and where its
+//! structures have their members. From symbols, type information (BTF) and memory alone, the same whether the kernel is
+//! a stored snapshot or the one that runs here ([`LiveKernel`]).
 
 pub mod btf;
 pub mod driver;

@@ -96,8 +96,9 @@ fn describe(s: &impl LiveKernel, t: &Btf, dev: u64, irqs: &Interrupts<'_>) -> Re
     Ok(out)
 }
 
-/// Of these handlers of one driver's on line `number`, each with its argument, that of the interface whose driver's data begin at `own`. Cards
-/// of one kind may share a line: then it is the one whose argument lies there. Errors: it is none, or several do.
+/// Of these handlers of one driver's on line `number`, each with its argument, that of the interface whose driver's
+/// data begin at `own`. Cards of one kind may share a line: then it is the one whose argument lies there. Errors: it is
+/// none, or several do.
 pub(crate) fn own_action(actions: &[(u64, u64)], number: u32, own: &Range<u64>) -> Result<Option<(u64, u64)>> {
     if actions.len() < 2 {
         return Ok(actions.first().copied());
@@ -112,8 +113,9 @@ pub(crate) fn own_action(actions: &[(u64, u64)], number: u32, own: &Range<u64>) 
     }
 }
 
-/// The handlers of interrupt `number`, with their arguments. That of a message may be in a module that serves many drivers; a line others may share, so
-/// there it has to be in a module of the device's own drivers. The kernel keeps its descriptors in a radix tree, where the actions are looked up.
+/// The handlers of interrupt `number`, with their arguments. That of a message may be in a module that serves many
+/// drivers; a line others may share, so there it has to be in a module of the device's own drivers. The kernel keeps
+/// its descriptors in a radix tree, where the actions are looked up.
 fn irq_actions(s: &impl LiveKernel, t: &Btf, number: u32, irqs: &Interrupts<'_>) -> Result<Vec<(u64, u64)>> {
     let tree = s.symbol("irq_desc_tree").ok_or("no symbol irq_desc_tree")?;
     let read = |address: u64| s.read_int(address, 8).ok_or(format!("{address:#x} is not mapped"));

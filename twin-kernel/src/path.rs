@@ -1,4 +1,5 @@
-//! Which functions of a module are on the transmit or receive path: what its entry points reach by calls and jumps of its own.
+//! Which functions of a module are on the transmit or receive path: what its entry points reach by calls and jumps of
+//! its own.
 
 use crate::driver::Live;
 use iced_x86::{Mnemonic, OpKind};
@@ -48,7 +49,8 @@ pub fn is_among(module: &Module, refused: &Refusal, functions: &BTreeSet<u64>) -
     functions.iter().any(named)
 }
 
-/// A call of the domain's function that gets the address of a variable on the twin's stack, which means nothing to the domain: the twin is aborted there.
+/// A call of the domain's function that gets the address of a variable on the twin's stack, which means nothing to the
+/// domain: the twin is aborted there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lent {
     /// The function that calls.
@@ -59,8 +61,8 @@ pub struct Lent {
     pub import: String,
 }
 
-/// The calls in what `entries` reach that hand a variable's address to what no routine stands for. Addresses that were in memory meanwhile are not
-/// followed.
+/// The calls in what `entries` reach that hand a variable's address to what no routine stands for. Addresses that were
+/// in memory meanwhile are not followed.
 #[must_use]
 pub fn lent(module: &Module, entries: &[u64]) -> Vec<Lent> {
     let program = recover(module);
@@ -90,7 +92,8 @@ fn stack_addresses(body: &Body) -> BTreeMap<u64, RegSet> {
         let (Some(node), Some(before)) = (body.nodes.get(&address), states.get(&address).copied()) else { continue };
         let after = follow(node, before);
         let behind = Some((node.instruction.next_ip(), after));
-        // What a call gets is set before it in one line, mostly: what is still in a register behind a jump was for something else.
+        // What a call gets is set before it in one line, mostly: what is still in a register behind a jump was for
+        // something else.
         let by_jump = |to| Some((to, after & !RegSet::CALLER_SAVED));
         let ways = match node.flow {
             Flow::Next | Flow::Warn | Flow::Call(_) | Flow::BranchTail(_) => [behind, None],

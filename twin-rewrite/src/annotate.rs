@@ -159,8 +159,8 @@ fn local_target(i: &Instruction) -> Option<u64> {
     (jumps && i.op0_kind() == OpKind::NearBranch64).then(|| i.near_branch64())
 }
 
-/// The way not taken of `cmp r, 4095; ja` knows in stlb mode that r is an offset in a page. In mirror mode a branch says nothing of
-/// values.
+/// The way not taken of `cmp r, 4095; ja` knows in stlb mode that r is an offset in a page. In mirror mode a branch
+/// says nothing of values.
 fn after_compare(now: &mut Known, items: &[Item], k: usize, mode: Mode) {
     if mode == Mode::Mirror || items[k].instruction.mnemonic() != Mnemonic::Ja || k == 0 {
         return;

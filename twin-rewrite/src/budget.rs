@@ -1,9 +1,9 @@
 //! Charges loops and calls to the budget (`Options::counted`): rules B1 and B2 of the contract.
 //!
-//! A pass over the finished code of a function. Where a jump goes back, its target begins with a charge; a function that
-//! calls functions of the image begins with one. Loops that come by a gate anyway need none: the runtime charges those. A charge
-//! spoils the flags except carry, so it goes where they are not in use: in the straight code that leads to the jump, or at the
-//! loop's head, or else in front of the jump with the flags saved around it.
+//! A pass over the finished code of a function. Where a jump goes back, its target begins with a charge; a function
+//! that calls functions of the image begins with one. Loops that come by a gate anyway need none: the runtime charges
+//! those. A charge spoils the flags except carry, so it goes where they are not in use: in the straight code that leads
+//! to the jump, or at the loop's head, or else in front of the jump with the flags saved around it.
 
 use crate::asm;
 use crate::emit::{FunctionCode, Item, Shared};
@@ -126,7 +126,8 @@ fn free_place(items: &[Item], targets: &BTreeSet<u64>, live: &[u32]) -> Option<u
     None
 }
 
-/// Whether the straight code before the jump at `k`, back to the last place that is jumped to, calls a gate or an import.
+/// Whether the straight code before the jump at `k`, back to the last place that is jumped to, calls a gate or an
+/// import.
 fn passes_gate(items: &[Item], targets: &BTreeSet<u64>, k: usize) -> bool {
     for item in items[..=k].iter().rev() {
         let i = &item.instruction;

@@ -1,4 +1,5 @@
-//! What the emitter knows at a point of the new code: which registers hold translated copies of what, and what is saved.
+//! What the emitter knows at a point of the new code: which registers hold translated copies of what, and what is
+//! saved.
 
 use crate::regs::{RegSet, RSP};
 use std::collections::BTreeSet;

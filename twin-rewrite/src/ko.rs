@@ -74,7 +74,8 @@ pub fn release(bytes: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(magic).split(' ').next()?.to_owned())
 }
 
-/// Refuses a module file that was built for another kernel than that of `release`: structures and symbols would not fit.
+/// Refuses a module file that was built for another kernel than that of `release`: structures and symbols would not
+/// fit.
 pub fn check_release(bytes: &[u8], captured: &str) -> Result<(), String> {
     match release(bytes) {
         Some(own) if own == captured => Ok(()),

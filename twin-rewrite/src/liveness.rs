@@ -45,8 +45,8 @@ pub fn solve(p: &Program) -> Liveness {
     }
 }
 
-/// Liveness of one function of a program that is otherwise solved. `None` if it reads more of its arguments than its callers
-/// were told.
+/// Liveness of one function of a program that is otherwise solved. `None` if it reads more of its arguments than its
+/// callers were told.
 pub fn solve_one(solved: &Liveness, address: u64, body: &Body) -> Option<Liveness> {
     let mut out = Liveness::default();
     solve_body(address, body, &solved.entry, &mut out);

@@ -45,7 +45,8 @@ pub struct Function {
 pub struct Externs {
     /// All names, one behind the other.
     text: String,
-    /// Address, beginning and end of each name, in this order. A kernel has some 150,000: what each costs beside its letters is said here.
+    /// Address, beginning and end of each name, in this order. A kernel has some 150,000: what each costs beside its
+    /// letters is said here.
     names: Vec<(u64, u32, u32)>,
 }
 
@@ -136,8 +137,8 @@ impl Module {
         self.sections.iter().filter(move |s| s.name == name)
     }
 
-    /// Whether the deliberate fault at `address` is a warning, after which the code goes on: by the module's table of them.
-    /// A record: distance to the address, distance to the file name, line, flags (bit 0: warning).
+    /// Whether the deliberate fault at `address` is a warning, after which the code goes on: by the module's table of
+    /// them. A record: distance to the address, distance to the file name, line, flags (bit 0: warning).
     pub fn is_warning(&self, address: u64) -> bool {
         const RECORD: usize = 12;
         self.named("__bug_table").any(|table| {

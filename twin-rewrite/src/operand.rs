@@ -12,9 +12,9 @@ use crate::regs::{number, RegSet, RSP};
 use iced_x86::{Instruction, MemoryOperand, Mnemonic, OpKind, Register};
 use twin_abi::layout::constant;
 
-/// In mirror mode, what may be added to a masked register is below this. What is larger may be the address itself, of a table, with
-/// an index as base: added to a masked index it leads out of the window. Modules end 16 MiB below the end of the address space, so
-/// no such address is nearer to zero; members of structures are much nearer.
+/// In mirror mode, what may be added to a masked register is below this. What is larger may be the address itself, of a
+/// table, with an index as base: added to a masked index it leads out of the window. Modules end 16 MiB below the end
+/// of the address space, so no such address is nearer to zero; members of structures are much nearer.
 const MIRROR_REACH: i64 = 16 << 20;
 
 /// An address of the driver domain as the original instruction forms it.

@@ -126,9 +126,9 @@ pub fn is_preemption_hook(names: &[&str]) -> bool {
     names.iter().any(|n| n.contains("preempt_schedule") || *n == "__fentry__")
 }
 
-/// Whether `names` are those of a function that notes in the running task that it reads what RCU frees, or has read it. A twin runs in no task: the two
-/// calls would be the domain's, perhaps in two of its tasks, and if the twin ended between them one would read for ever. Where readers cannot
-/// be preempted Linux has no such functions.
+/// Whether `names` are those of a function that notes in the running task that it reads what RCU frees, or has read it.
+/// A twin runs in no task: the two calls would be the domain's, perhaps in two of its tasks, and if the twin ended
+/// between them one would read for ever. Where readers cannot be preempted Linux has no such functions.
 pub fn is_reader_mark(names: &[&str]) -> bool {
     names.iter().any(|n| matches!(*n, "__rcu_read_lock" | "__rcu_read_unlock"))
 }

@@ -41,7 +41,8 @@ pub fn rewrite(m: &Module, options: &Options) -> Result<Output, String> {
     rewrite_judged(m, options, &mut |_| Vec::new())
 }
 
-/// Rewrites `m`. A function that `judge` does not accept is left out, as one that cannot be rewritten: calls to it become upcalls.
+/// Rewrites `m`. A function that `judge` does not accept is left out, as one that cannot be rewritten: calls to it
+/// become upcalls.
 pub fn rewrite_judged(m: &Module, options: &Options, judge: &mut Judge<'_>) -> Result<Output, String> {
     let mut plan = Plan::of(m)?;
     let functions = plan.program.bodies.len() + plan.program.refused.len();
@@ -117,8 +118,8 @@ impl Plan {
         self.layouts.iter().map(|(a, l)| (*a, l.stack_args)).collect()
     }
 
-    /// Writes all functions. Whether one can be written shows only when it is; then its callers must know. So: until nothing
-    /// changes.
+    /// Writes all functions. Whether one can be written shows only when it is; then its callers must know. So: until
+    /// nothing changes.
     pub fn write(&mut self, m: &Module, options: &Options, this_cpu_off: Option<u64>) -> Result<Written, String> {
         loop {
             let stack_args = self.stack_args();
@@ -260,7 +261,8 @@ pub fn text_of(m: &Module) -> (u64, Vec<u8>) {
     (start, bytes)
 }
 
-/// Encodes everything. Behind each function `room` bytes and as many as half its length are left free if `room` is not 0.
+/// Encodes everything. Behind each function `room` bytes and as many as half its length are left free if `room` is
+/// not 0.
 pub(crate) fn encode(m: &Module, options: &Options, written: &Written, room: usize) -> Result<ImageBuilder, String> {
     let free = |c: &FunctionCode| if room == 0 { 0 } else { room + c.items.len() * 2 };
     let mut all: Vec<Instruction> = Vec::new();

@@ -110,7 +110,8 @@ impl Writer<'_, '_> {
     }
 
     /// The instruction as often as rcx says, `chunk` units at a time: what is more than that waits in a spill word. The
-    /// pointers are translated; where a chunk ended they are inside the window still, and translating them again says so.
+    /// pointers are translated; where a chunk ended they are inside the window still, and translating them again says
+    /// so.
     fn repeat_in_chunks(&mut self, i: Instruction, chunk: i64, pointers: &[u8]) {
         let most = i32::try_from(chunk).unwrap_or(i32::MAX);
         let top = self.label_next();

@@ -1,10 +1,11 @@
-//! Many variants of one module, each with a few instructions changed: fault injection needs hundreds of thousands of images.
+//! Many variants of one module, each with a few instructions changed: fault injection needs hundreds of thousands of
+//! images.
 //!
-//! The module is rewritten once, with room left behind each function. For a variant only the functions that contain changed
-//! bytes go through the steps again, with the same code as in `rewrite`; the result is put in their place. What other
-//! functions were told of them (arguments read, stack arguments) must still hold, and the new code must fit; if not, the
-//! whole module has to be rewritten. The image of a variant is a complete one, and nothing here makes it acceptable: the
-//! verifier judges it as any other.
+//! The module is rewritten once, with room left behind each function. For a variant only the functions that contain
+//! changed bytes go through the steps again, with the same code as in `rewrite`; the result is put in their place. What
+//! other functions were told of them (arguments read, stack arguments) must still hold, and the new code must fit; if
+//! not, the whole module has to be rewritten. The image of a variant is a complete one, and nothing here makes it
+//! acceptable: the verifier judges it as any other.
 
 use crate::asm::CODE_BASE;
 use crate::emit::{Context, FunctionCode, Shared};

@@ -267,8 +267,8 @@ fn a_comparison_of_strings_needs_a_known_length() {
 
 #[test]
 fn a_high_byte_is_not_named_together_with_a_new_register() {
-    // sub rsp,24; lea rdi,[rsp+8]; mov byte [rsp+8],1; mov ah,[rsp+11]; call printk; add rsp,24; ret. The first store takes r11 for
-    // the distance to the unsafe area, which the load can't use.
+    // sub rsp,24; lea rdi,[rsp+8]; mov byte [rsp+8],1; mov ah,[rsp+11]; call printk; add rsp,24; ret. The first store
+    // takes r11 for the distance to the unsafe area, which the load can't use.
     let mut code =
         vec![0x48, 0x83, 0xec, 24, 0x48, 0x8d, 0x7c, 0x24, 8, 0xc6, 0x44, 0x24, 8, 1, 0x8a, 0x64, 0x24, 11, 0xe8];
     let call = (OUTSIDE as i64 - (TEXT as i64 + code.len() as i64 + 4)) as i32;
@@ -339,7 +339,8 @@ fn a_table_in_a_displacement_is_part_of_what_is_translated() {
     // f: mov edx,esi; movzx eax,byte [rdx+table]; movzx ecx,byte [rdx+table+4]; add eax,ecx; ret
     let next = (DATA as u32 + 4).to_le_bytes();
     let f = [&[0x89, 0xf2, 0x0f, 0xb6, 0x82][..], &table, &[0x0f, 0xb6, 0x8a], &next, &[0x01, 0xc8, 0xc3]].concat();
-    // g: mov eax,edi; movzx eax,word [rax+rax+table]; ret. h, where the index has a translation: mov ecx,[rdi]; mov eax,[rdi+table]; ret
+    // g: mov eax,edi; movzx eax,word [rax+rax+table]; ret. h, where the index has a translation: mov ecx,[rdi]; mov
+    // eax,[rdi+table]; ret
     let g = [&[0x89, 0xf8, 0x0f, 0xb7, 0x84, 0x00][..], &table, &[0xc3]].concat();
     let h = [&[0x8b, 0x0f, 0x8b, 0x87][..], &table, &[0xc3]].concat();
     let functions: [(&str, &[u8]); 3] = [("f", &f), ("g", &g), ("h", &h)];
@@ -351,7 +352,8 @@ fn a_table_in_a_displacement_is_part_of_what_is_translated() {
     }
 }
 
-/// Addresses and displacements of the code's operands, other than those of `lea`, that add 16 MiB or more to a register.
+/// Addresses and displacements of the code's operands, other than those of `lea`, that add 16 MiB or more to a
+/// register.
 fn far_displacements(image: &[u8]) -> Vec<(u64, i64)> {
     let image = Image::parse(image).unwrap();
     let decoder = Decoder::with_ip(64, image.code(), 0, DecoderOptions::NONE);

@@ -1,7 +1,7 @@
 //! What a domain code address means to a twin.
 //!
-//! Functions are looked up in the image's own table, which is sorted (rule F5); only the imports, which are few, have a table of
-//! their own. So the largest image costs the loader no memory here.
+//! Functions are looked up in the image's own table, which is sorted (rule F5); only the imports, which are few, have a
+//! table of their own. So the largest image costs the loader no memory here.
 
 use alloc::collections::{BinaryHeap, TryReserveError};
 use alloc::vec::Vec;
@@ -40,7 +40,8 @@ impl<'a> Addresses<'a> {
         Ok(Self { addresses: image.addresses(), functions: image.functions(), imports })
     }
 
-    /// What `domain` stands for. Functions of the twin win over imports at the same address, later imports over earlier ones.
+    /// What `domain` stands for. Functions of the twin win over imports at the same address, later imports over earlier
+    /// ones.
     #[must_use]
     pub fn resolve(&self, domain: u64) -> Option<Target> {
         let at = self.addresses.last_not_above(domain, |a| a.domain).and_then(|n| self.addresses.get(n));

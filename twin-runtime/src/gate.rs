@@ -1,14 +1,16 @@
 //! What happens when the twin calls out of its image.
 //!
-//! An invocation is [`Twin::begin`], the embedder's entry code, and then the value of rax or an abort. The embedder's stub for a gate
-//! stores the [`Registers`] of a [`Call`], leaves the twin's stack before it pushes anything, and calls [`Invocation::gate`]. By the
-//! [`Answer`] it then loads the registers that [`Answer::registers`] names, and only those: so nothing of the hypervisor's gets
-//! to the twin. `Return` and `Resume` return to the twin; `Enter` goes on at a code offset of the image as if that had been called (the
-//! return address of the gate stays on top of the twin's stack); `Wait` leaves the twin with its callee-saved registers and stack
-//! pointer kept, until [`Twin::resume`]; `Abort` leaves it for good. DF is clear in all of them.
+//! An invocation is [`Twin::begin`], the embedder's entry code, and then the value of rax or an abort. The embedder's
+//! stub for a gate stores the [`Registers`] of a [`Call`], leaves the twin's stack before it pushes anything, and calls
+//! [`Invocation::gate`]. By the
+//! [`Answer`] it then loads the registers that [`Answer::registers`] names, and only those: so nothing of the
+//! hypervisor's gets to the twin. `Return` and `Resume` return to the twin; `Enter` goes on at a code offset of the
+//! image as if that had been called (the return address of the gate stays on top of the twin's stack); `Wait` leaves
+//! the twin with its callee-saved registers and stack pointer kept, until [`Twin::resume`]; `Abort` leaves it for good.
+//! DF is clear in all of them.
 //!
-//! An [`Invocation`] borrows its twin, so there is one at a time for an instance, and while it waits for an upcall too: a second
-//! one would start at the top of the same stack with the same budget.
+//! An [`Invocation`] borrows its twin, so there is one at a time for an instance, and while it waits for an upcall too:
+//! a second one would start at the top of the same stack with the same budget.
 
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
@@ -73,7 +75,8 @@ pub struct Call {
     pub registers: Registers,
     /// Code offset of the return address; the embedder computes it from the top of the twin's stack.
     pub from: u32,
-    /// The twin's rsp: points to the return address. Stack arguments are where `instance::Config::stack_arguments` says.
+    /// The twin's rsp: points to the return address. Stack arguments are where `instance::Config::stack_arguments`
+    /// says.
     pub stack: u64,
 }
 
@@ -136,8 +139,8 @@ pub trait Embedder: Host + Mapper {
     /// # Errors
     /// If upcalls are not possible here or the domain does not answer.
     fn upcall(&mut self, import: u32, name: &str, domain: u64, args: &[u64; 6], stack: u64) -> Result<Upcall, Reason>;
-    /// Whether the time for this invocation is over; asked in every gate. What never comes to a gate, the embedder has to
-    /// interrupt by itself, or rely on the counted budget.
+    /// Whether the time for this invocation is over; asked in every gate. What never comes to a gate, the embedder has
+    /// to interrupt by itself, or rely on the counted budget.
     fn is_out_of_time(&self) -> bool {
         false
     }
@@ -184,8 +187,8 @@ struct Bound<'a> {
 /// So many look-ups of addresses are remembered.
 const RECENT: usize = 32;
 
-/// Where a look-up of `domain` is remembered. Functions begin at multiples of 16; those whose low bits are the same, and which meet in the
-/// call table, do not meet here.
+/// Where a look-up of `domain` is remembered. Functions begin at multiples of 16; those whose low bits are the same,
+/// and which meet in the call table, do not meet here.
 #[allow(clippy::cast_possible_truncation, reason = "only low bits count")]
 const fn recent_place(domain: u64) -> usize {
     (domain >> 4 ^ domain >> 10) as usize % RECENT
@@ -209,8 +212,9 @@ pub struct Twin<'a> {
     pub stlb: Option<Stlb>,
 }
 
-/// A short way out of the twin and back begins, which is charged as [`Invocation::gate`] charges: for an import whose routine the embedder
-/// knows itself ([`Routine::made`]), and does not count. `false`: budget or time are over; [`Invocation::gate`] says how to go on.
+/// A short way out of the twin and back begins, which is charged as [`Invocation::gate`] charges: for an import whose
+/// routine the embedder knows itself ([`Routine::made`]), and does not count. `false`: budget or time are over;
+/// [`Invocation::gate`] says how to go on.
 #[inline(always)]
 pub fn may_begin(embedder: &mut impl Embedder) -> bool {
     embedder.charge() >= 0 && !embedder.is_out_of_time()
@@ -267,8 +271,8 @@ impl<'a> Invocation<'_, 'a> {
         self.twin.gate(call, embedder, support)
     }
 
-    /// Where an indirect call of `domain` goes on as [`Self::gate`] would say, if that is a function of the twin: the way that most take.
-    /// Else [`Self::gate`] says how to go on.
+    /// Where an indirect call of `domain` goes on as [`Self::gate`] would say, if that is a function of the twin: the
+    /// way that most take. Else [`Self::gate`] says how to go on.
     #[inline]
     pub fn enters(&mut self, domain: u64, embedder: &mut impl Embedder) -> Option<u32> {
         let Some(Target::Function(offset)) = self.twin.resolve(domain) else { return None };
@@ -290,8 +294,8 @@ impl<'a> Invocation<'_, 'a> {
 }
 
 impl<'a> Twin<'a> {
-    /// Binds the imports of an accepted image. `stlb_limit` and `hole` are for [`Stlb::new`]. All memory that it will ever need is
-    /// taken here.
+    /// Binds the imports of an accepted image. `stlb_limit` and `hole` are for [`Stlb::new`]. All memory that it will
+    /// ever need is taken here.
     ///
     /// # Errors
     /// If there is not enough.
@@ -377,7 +381,8 @@ impl<'a> Twin<'a> {
         }
     }
 
-    /// As [`Self::begin`] of a function that is known, with the arguments that the embedder has. `None`: an invocation waits for an upcall.
+    /// As [`Self::begin`] of a function that is known, with the arguments that the embedder has. `None`: an invocation
+    /// waits for an upcall.
     #[inline]
     pub fn begin_known(
         &mut self,
@@ -392,8 +397,8 @@ impl<'a> Twin<'a> {
         Some(Invocation { twin: self })
     }
 
-    /// Goes on with the invocation that waits for an upcall, which has returned: after [`Answer::Return`] of its result. `None`:
-    /// no invocation waits.
+    /// Goes on with the invocation that waits for an upcall, which has returned: after [`Answer::Return`] of its
+    /// result. `None`: no invocation waits.
     pub fn resume(&mut self) -> Option<Invocation<'_, 'a>> {
         core::mem::replace(&mut self.is_waiting, false).then_some(Invocation { twin: self })
     }

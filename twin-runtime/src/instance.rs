@@ -47,14 +47,16 @@ impl Config {
         [self.stack, self.unsafe_area].iter().any(|start| address.wrapping_sub(*start) < STACK_SIZE)
     }
 
-    /// Where the stack pointer is at an entry, before the return address is pushed. Above are the words of the entry area.
+    /// Where the stack pointer is at an entry, before the return address is pushed. Above are the words of the entry
+    /// area.
     #[must_use]
     pub fn entry_stack(&self) -> u64 {
         self.stack.wrapping_add(STACK_SIZE - ENTRY_AREA)
     }
 
-    /// The addresses of the stack arguments of a call that came to a gate with this stack pointer (at its return address): at most
-    /// as many as a call has, and none beyond the stack's end. All of them hold what the twin wrote, or zero.
+    /// The addresses of the stack arguments of a call that came to a gate with this stack pointer (at its return
+    /// address): at most as many as a call has, and none beyond the stack's end. All of them hold what the twin wrote,
+    /// or zero.
     #[must_use]
     pub fn stack_arguments(&self, rsp: u64) -> Range<u64> {
         let end = self.stack.wrapping_add(STACK_SIZE);
@@ -65,7 +67,8 @@ impl Config {
         first..end.min(first.saturating_add(8 * u64::from(MAX_STACK_ARGS)))
     }
 
-    /// Whether an address lies in a guard of the stack or of the unsafe area: a fault there means that the stack is used up.
+    /// Whether an address lies in a guard of the stack or of the unsafe area: a fault there means that the stack is
+    /// used up.
     #[must_use]
     pub fn is_guard(&self, address: u64) -> bool {
         let beside = |start: u64| {
@@ -96,8 +99,9 @@ pub struct Areas {
 pub enum Incomplete {
     /// So many stubs for so many imports.
     Stubs(usize, usize),
-    /// The import with this number has no stub of its own: none, or one of the gates'. At a gate other rules hold than at an
-    /// import: `ICALL` may enter a function that writes stack arguments, for which a call of an import makes no room.
+    /// The import with this number has no stub of its own: none, or one of the gates'. At a gate other rules hold than
+    /// at an import: `ICALL` may enter a function that writes stack arguments, for which a call of an import makes no
+    /// room.
     Import(usize),
     /// A gate has no stub, or two have the same.
     Gate,

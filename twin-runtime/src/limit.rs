@@ -2,11 +2,12 @@
 
 use core::cell::Cell;
 
-/// An invocation has so much more time, in ns, whenever what it may take is found to be over, for the machine itself may have stood
-/// still, as one that is emulated or nested does: then it is found so once. What runs in circles is found so every time.
+/// An invocation has so much more time, in ns, whenever what it may take is found to be over, for the machine itself
+/// may have stood still, as one that is emulated or nested does: then it is found so once. What runs in circles is
+/// found so every time.
 const GRACE_NS: u64 = 5_000_000;
-/// So often, if steps were charged in between each time: a machine that is slow all the time does hand on packets. How many steps there
-/// are is bounded by the budget.
+/// So often, if steps were charged in between each time: a machine that is slow all the time does hand on packets. How
+/// many steps there are is bounded by the budget.
 const GRACES: u32 = 100;
 /// One without a step since the one before counts as so many.
 const STANDS_STILL: u32 = 10;
@@ -48,8 +49,8 @@ impl TimeLimit {
     }
 }
 
-/// The timer fires on the way to a gate or back, where nobody can leave the twin. It is not armed again for what is over, so that is known until
-/// the invocation ends, whoever asks.
+/// The timer fires on the way to a gate or back, where nobody can leave the twin. It is not armed again for what is
+/// over, so that is known until the invocation ends, whoever asks.
 #[derive(Clone, Debug, Default)]
 pub struct Unheard(Cell<bool>);
 
@@ -59,7 +60,8 @@ impl Unheard {
         self.0.set(true);
     }
 
-    /// Is the time over, as `has_no_time_left` says, who is only asked if the timer may have fired? If it is not, that was heard.
+    /// Is the time over, as `has_no_time_left` says, who is only asked if the timer may have fired? If it is not, that
+    /// was heard.
     #[inline(always)]
     pub fn is_over(&self, has_no_time_left: impl FnOnce() -> bool) -> bool {
         self.0.get() && self.ask(has_no_time_left)
@@ -80,7 +82,8 @@ mod tests {
 
     const LIMIT_NS: u64 = 100_000_000;
 
-    /// When one ends that begins at 7 s, is asked each `each_ns`, and takes so many steps meanwhile; in ns after it began.
+    /// When one ends that begins at 7 s, is asked each `each_ns`, and takes so many steps meanwhile; in ns after it
+    /// began.
     fn ends(each_ns: u64, steps: i64) -> u64 {
         let begin = 7_000_000_000;
         let mut limit = TimeLimit::from(begin, LIMIT_NS);

@@ -1,8 +1,8 @@
 //! Access to driver-domain memory for code of the runtime.
 //!
 //! Addresses are the twin's: kernel addresses of the driver domain, or addresses in the unsafe area. The implementation
-//! checks them as it would check the twin's own accesses; a [`Fault`] ends the invocation. The domain runs at the same time
-//! on another CPU, so each word is read once, and what is read-modify-written is done by compare-and-exchange.
+//! checks them as it would check the twin's own accesses; a [`Fault`] ends the invocation. The domain runs at the same
+//! time on another CPU, so each word is read once, and what is read-modify-written is done by compare-and-exchange.
 
 /// An address that the twin may not access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,8 @@ pub struct Fault {
     pub write: bool,
 }
 
-/// So often is it tried to change a word that others change: each try may wait for a device, which answers in a microsecond, or in ten.
+/// So often is it tried to change a word that others change: each try may wait for a device, which answers in a
+/// microsecond, or in ten.
 pub const TRIES: u32 = 32;
 
 /// Driver-domain memory as the twin sees it.
@@ -248,8 +249,9 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Atomically applies `change` to four bytes until nobody interferes, or `change` declines. Returns the old value and whether
-    /// it was changed. After [`TRIES`] somebody else is hostile, or it is a register that counts, and it faults.
+    /// Atomically applies `change` to four bytes until nobody interferes, or `change` declines. Returns the old value
+    /// and whether it was changed. After [`TRIES`] somebody else is hostile, or it is a register that counts, and it
+    /// faults.
     ///
     /// # Errors
     /// As [`Self::exchange_u32`].

@@ -1,7 +1,7 @@
 //! Sorting on a small stack.
 //!
-//! `slice::sort_unstable` is a quicksort: how deep it goes is up to whoever has chosen the order, and each level has room for a small sort on the stack, a kilobyte
-//! for elements of 16 bytes. This is a heap sort, which needs nothing.
+//! `slice::sort_unstable` is a quicksort: how deep it goes is up to whoever has chosen the order, and each level has
+//! room for a small sort on the stack, a kilobyte for elements of 16 bytes. This is a heap sort, which needs nothing.
 
 /// Sorts `items` by their keys.
 pub fn sort_by_key<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {

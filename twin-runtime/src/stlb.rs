@@ -1,8 +1,8 @@
 //! The software translation table: what is behind a miss.
 //!
-//! The table that the code looks into has one entry per hash; behind it is the list of all pages mapped for the twin, so that
-//! a page which lost its entry to another one is found again without being mapped anew (the paper's hash chain). A page is
-//! mapped together with the one that follows it, because an access may straddle two.
+//! The table that the code looks into has one entry per hash; behind it is the list of all pages mapped for the twin,
+//! so that a page which lost its entry to another one is found again without being mapped anew (the paper's hash
+//! chain). A page is mapped together with the one that follows it, because an access may straddle two.
 
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
@@ -13,8 +13,8 @@ use crate::memory::Fault;
 
 /// Maps pages for the twin, and owns the table that the twin reads.
 pub trait Mapper {
-    /// Maps the domain page at `page` and the one after it to two consecutive pages, each with no more than the domain's
-    /// own rights; returns their address. If the second page cannot be mapped, it is left inaccessible.
+    /// Maps the domain page at `page` and the one after it to two consecutive pages, each with no more than the
+    /// domain's own rights; returns their address. If the second page cannot be mapped, it is left inaccessible.
     ///
     /// # Errors
     /// If the first page is not the domain's to access.

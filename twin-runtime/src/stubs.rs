@@ -1,13 +1,14 @@
-//! Code of an instance that is not the twin's: the stubs behind its gates, and the ways in and out that need an address.
+//! Code of an instance that is not the twin's: the stubs behind its gates, and the ways in and out that need an
+//! address.
 //!
 //! A gate is entered on the twin's stack, which may be full, with every register in use. So each instance has a page of
-//! *save words* next to its stubs, which only the stubs and the embedder reach; the stub of a gate puts rax and rsp there, loads the stack
-//! pointer that the embedder had when it entered the twin, and goes on in the embedder's own code with the stub's number in
-//! rax. Imports have a way of their own, and their stubs put no rax there, which is none of a call's arguments. The stubs are made here,
-//! because what lies where is known only when the instance is.
+//! *save words* next to its stubs, which only the stubs and the embedder reach; the stub of a gate puts rax and rsp
+//! there, loads the stack pointer that the embedder had when it entered the twin, and goes on in the embedder's own
+//! code with the stub's number in rax. Imports have a way of their own, and their stubs put no rax there, which is none
+//! of a call's arguments. The stubs are made here, because what lies where is known only when the instance is.
 //!
-//! What some imports do is so little that their stubs do it ([`Inline`]), and charge the budget as a gate does: nothing leaves the twin
-//! then. Such calls are not counted.
+//! What some imports do is so little that their stubs do it ([`Inline`]), and charge the budget as a gate does: nothing
+//! leaves the twin then. Such calls are not counted.
 
 use crate::linux::pages::{Pages, PAGE};
 use alloc::collections::TryReserveError;
@@ -41,7 +42,8 @@ pub enum Inline {
         /// The first value after them.
         end: u64,
     },
-    /// 0, if the frame that its second argument is an address in is in a list, with a number that is not one of these; else it is a gate.
+    /// 0, if the frame that its second argument is an address in is in a list, with a number that is not one of these;
+    /// else it is a gate.
     IsOutside {
         /// Where the list is: a word for each frame.
         list: u64,
@@ -52,7 +54,8 @@ pub enum Inline {
         /// How many numbers; less than 2^31.
         count: u32,
     },
-    /// The machine address of what its second to fourth argument say, page, offset, and size, if it is in [`Pages`]; else it is a gate.
+    /// The machine address of what its second to fourth argument say, page, offset, and size, if it is in [`Pages`];
+    /// else it is a gate.
     Page {
         /// Where the table is: [`Pages::address`].
         table: u64,
@@ -250,9 +253,10 @@ impl Code {
         self.bytes.extend(by.to_le_bytes());
     }
 
-    /// What returns to the twin, unless the budget is used up, or it cannot tell the answer: then the gate, which comes next, is as if this were
-    /// not here (and charges once more). It writes rax, r10 and r11, and of the other registers that a call does not preserve only those
-    /// that it has read, if it returns; r10 and r11 are 0 then, or as they were.
+    /// What returns to the twin, unless the budget is used up, or it cannot tell the answer: then the gate, which comes
+    /// next, is as if this were not here (and charges once more). It writes rax, r10 and r11, and of the other
+    /// registers that a call does not preserve only those that it has read, if it returns; r10 and r11 are 0 then, or
+    /// as they were.
     fn inline(&mut self, inline: Inline, budget: u64) {
         self.relative(&[0x48, 0xff, 0x0d], budget); // dec [BUDGET]
         let mut body = Body { bytes: &mut self.bytes, jumps: [0; MOST_JUMPS], nr_jumps: 0 };
@@ -322,7 +326,8 @@ impl Code {
 /// Jumps behind a body.
 const MOST_JUMPS: usize = 8;
 
-/// The body of a stub that serves its import, with jumps to what comes behind it. It takes no memory: `bytes` have room.
+/// The body of a stub that serves its import, with jumps to what comes behind it. It takes no memory: `bytes` have
+/// room.
 struct Body<'a> {
     bytes: &'a mut Vec<u8>,
     /// Where distances of jumps are.
@@ -420,7 +425,8 @@ mod tests {
         }
     }
 
-    /// What a stub does by itself charges the budget, leaves only rax and rdi changed, and goes to the gate when the budget is used up.
+    /// What a stub does by itself charges the budget, leaves only rax and rdi changed, and goes to the gate when the
+    /// budget is used up.
     #[test]
     fn what_a_stub_does_by_itself_is_charged() {
         for (n, mnemonics) in [
@@ -533,7 +539,8 @@ mod tests {
         }
     }
 
-    /// The stub says of each address what the list says, reads no other word, and leaves to the gate what it cannot know.
+    /// The stub says of each address what the list says, reads no other word, and leaves to the gate what it cannot
+    /// know.
     #[test]
     fn a_stub_looks_frames_up_in_a_list() {
         const LIST: u64 = 0xffff_8080_0000_0000;
@@ -603,7 +610,8 @@ mod tests {
     fn a_stub_does_not_mix_pages_that_meet() {
         const PAGES: [u64; 2] = [0xffff_ea00_0040_0000, 0xffff_ea00_0040_0000 + 2048 * 64];
         const MACHINES: [u64; 2] = [0x1000, 0x2000];
-        // What each read of the stub finds, at whatever moment the place changes hands, and goes through having no page.
+        // What each read of the stub finds, at whatever moment the place changes hands, and goes through having no
+        // page.
         for changes in 0..4 {
             let nr_read = core::cell::Cell::new(0);
             let word = |address: u64| {
@@ -621,7 +629,8 @@ mod tests {
         }
     }
 
-    /// Who makes stubs for a domain hears of it when there is no memory: all of it is asked for at once, and nothing is added later.
+    /// Who makes stubs for a domain hears of it when there is no memory: all of it is asked for at once, and nothing is
+    /// added later.
     #[test]
     fn stubs_take_their_memory_at_once() {
         let longest = Inline::Page { table: 0xffff_8080_0000_0000 };

@@ -174,9 +174,9 @@ fn indirect(
     Ok(())
 }
 
-/// After a comparison, what the way not taken knows. Stlb: the register's value (M2). Mirror: how long a repeated string
-/// instruction that comes next may be (M3), and nothing that an address is made of, since a processor that guesses the
-/// branch wrong goes this way with any value.
+/// After a comparison, what the way not taken knows. Stlb: the register's value (M2). Mirror: how long a repeated
+/// string instruction that comes next may be (M3), and nothing that an address is made of, since a processor that
+/// guesses the branch wrong goes this way with any value.
 fn refine(context: &Context<'_, '_>, instruction: &Instruction, state: &mut State, compared: Option<(usize, u32)>) {
     let Some((register, limit)) = compared else { return };
     let most = match instruction.op {

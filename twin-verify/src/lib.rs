@@ -1,8 +1,8 @@
 //! Trusted: accepts or refuses a twin image. `no_std`, no `unsafe`, no opinion on how the image was made.
 //!
 //! The rules and the argument why they suffice are in `docs/sandbox.md`; each refusal names one of them. One pass over
-//! the code, no allocation, no fixed point: what is known about registers and frame at a label is declared by the image,
-//! and every edge to the label has to imply it.
+//! the code, no allocation, no fixed point: what is known about registers and frame at a label is declared by the
+//! image, and every edge to the label has to imply it.
 //!
 //! - `tables`: the rules about the file (F).
 //! - `sweep`: the pass over the code, labels and function bounds.
@@ -150,8 +150,9 @@ impl<'a> Verified<'a> {
 
 /// A verification that can pause, for a loader that may not stay away for long.
 ///
-/// One step is one record of a table, 256 bytes of names or padding, or one instruction: at most two decodings and a few
-/// binary searches, well below a microsecond. So [`Verifier::advance`] with 1000 steps takes less than a millisecond.
+/// One step is one record of a table, 256 bytes of names or padding, or one instruction: at most two decodings and a
+/// few binary searches, well below a microsecond. So [`Verifier::advance`] with 1000 steps takes less than a
+/// millisecond.
 #[derive(Clone, Copy, Debug)]
 pub struct Verifier<'a> {
     image: Image<'a>,
@@ -239,7 +240,8 @@ pub fn verify<'a>(bytes: &'a [u8], policy: &Policy) -> Result<Verified<'a>, Refu
     }
 }
 
-/// Tells `report` of the first refusal in each function, for host tools, as long as it returns true. Returns how many it was told.
+/// Tells `report` of the first refusal in each function, for host tools, as long as it returns true. Returns how many
+/// it was told.
 pub fn list(bytes: &[u8], policy: &Policy, report: &mut dyn FnMut(&Refusal) -> bool) -> usize {
     let mut count = 0;
     let mut tell = |refusal: &Refusal| {

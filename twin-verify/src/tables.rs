@@ -1,4 +1,5 @@
-//! The rules about the file: header, names, functions, labels, states, addresses. One record a step, so that a loader can pause.
+//! The rules about the file: header, names, functions, labels, states, addresses. One record a step, so that a loader
+//! can pause.
 
 use twin_abi::image::{flags, Image, Mode, LABEL_CHARGE};
 use twin_abi::kind::{Frame, Kind, State};

@@ -488,8 +488,8 @@ mod oracles {
         std::println!("{compared}");
     }
 
-    /// The verifier's own decoder accepts nothing that the reference takes for something else, over all forms of a part of the prefixes.
-    /// What it does not accept although the reference does is listed.
+    /// The verifier's own decoder accepts nothing that the reference takes for something else, over all forms of a part
+    /// of the prefixes. What it does not accept although the reference does is listed.
     #[test]
     fn the_own_decoder_agrees_over_all_forms() {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -530,7 +530,8 @@ mod oracles {
         assert!(unknown.is_empty(), "refused without need: {unknown:?}");
     }
 
-    /// The emulator has to find what the verifier refuses for: each refused example, taken for accepted, or one like it.
+    /// The emulator has to find what the verifier refuses for: each refused example, taken for accepted, or one like
+    /// it.
     #[test]
     fn the_emulator_sees_escapes() {
         let mut seen = 0;

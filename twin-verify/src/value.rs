@@ -86,8 +86,8 @@ pub struct State {
     pub charged: bool,
     /// The register and bound of a comparison in the instruction before.
     pub compared: Option<(usize, u32)>,
-    /// Mirror: the bound of rcx by a comparison and branch in the two instructions before. It is no [`Value`]: where the
-    /// processor guessed the branch wrong it does not hold.
+    /// Mirror: the bound of rcx by a comparison and branch in the two instructions before. It is no [`Value`]: where
+    /// the processor guessed the branch wrong it does not hold.
     pub counted: Option<u32>,
 }
 

@@ -1,4 +1,5 @@
-//! Waiting for the end of a reload: the daemon answers, and begins anew. Whoever asks it next is not to find that nobody is there.
+//! Waiting for the end of a reload: the daemon answers, and begins anew. Whoever asks it next is not to find that
+//! nobody is there.
 
 use anyhow::{bail, ensure, Context, Result};
 use control::request::Which;
@@ -14,7 +15,8 @@ const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 60
 /// So long the one that has answered has to go: only if it cannot be started again it stays.
 const UNTIL_GONE: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 10_000 });
 
-/// What the next daemon tells of all that there is. `connection`: where the one before has answered. Errors: it has stayed; the next one does not answer.
+/// What the next daemon tells of all that there is. `connection`: where the one before has answered. Errors: it has
+/// stayed; the next one does not answer.
 pub fn wait(socket: &Path, mut connection: Connection) -> Result<Told> {
     ensure!(connection.ends_within(UNTIL_GONE)?, "it has not begun anew: its log says why (`journalctl -u tandemd`)");
     let end = Instant::now() + PATIENCE;

@@ -95,7 +95,8 @@ fn service_lines(old: &Service, new: &Service, seconds: f64) -> Vec<String> {
     out
 }
 
-/// What it does, how often it went and came back, and for how long guests were without it. These are since it is looked after, not since the last look.
+/// What it does, how often it went and came back, and for how long guests were without it. These are since it is looked
+/// after, not since the last look.
 fn looked_after_lines(told: &LookedAfter) -> Vec<String> {
     let ended: u64 = told.ends().map(|(_, count)| count).sum();
     let causes: Vec<String> = told.ends().map(|(cause, count)| format!("{cause} {count}")).collect();

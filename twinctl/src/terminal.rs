@@ -1,6 +1,7 @@
 //! The terminal while `top` has it: keys come one by one and are not shown, and the screen that was there comes back.
 //!
-//! A key or a signal ends the program wherever it waits: a daemon that hangs does not answer for minutes. So both are waited for beside all else.
+//! A key or a signal ends the program wherever it waits: a daemon that hangs does not answer for minutes. So both are
+//! waited for beside all else.
 
 use anyhow::{Context, Result};
 use rustix::stdio::{stdin, stdout};

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 /// So often is asked how it goes.
 const OFTEN: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 500 });
-/// So long nobody has to answer, or to know of it: the daemon may be started anew meanwhile, and has a look at all first.
+/// So long nobody has to answer, or to know of it: the daemon may be started anew meanwhile, and has a look at all
+/// first.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 30_000 });
 
 /// What there is when the upgrade that `told` shows has ended. Errors: why it was refused.

@@ -24,7 +24,8 @@ impl Twins {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The twin of this interface; if there is none, that which is made. Two who ask at once get the same one: nobody else looks meanwhile.
+    /// The twin of this interface; if there is none, that which is made. Two who ask at once get the same one: nobody
+    /// else looks meanwhile.
     pub fn known_or_begun<D: Driver + AsFd + Send + 'static>(
         &self,
         name: &str,
@@ -140,7 +141,8 @@ pub fn begin(twins: &Twins, listener: UnixListener) {
     });
 }
 
-/// Serves, and begins anew when that has failed, as long as it `goes_on`. What went wrong is said once, until it is something else.
+/// Serves, and begins anew when that has failed, as long as it `goes_on`. What went wrong is said once, until it is
+/// something else.
 fn serve_on(
     mut serve: impl FnMut() -> Result<(), control::Error>,
     mut say: impl FnMut(&str),

@@ -67,7 +67,8 @@ pub enum State {
 pub struct Status {
     /// Where it is.
     pub state: State,
-    /// What keeps a twin that is loaded from the card just now, as the module numbers errors; 0: nothing that is seen without trying.
+    /// What keeps a twin that is loaded from the card just now, as the module numbers errors; 0: nothing that is seen
+    /// without trying.
     pub obstacle: i32,
     /// The twin, as the hypervisor tells: `flags` apart.
     pub stats: TwinStats,
@@ -117,7 +118,8 @@ impl Status {
 pub struct Refusal {
     /// In words.
     pub why: String,
-    /// It may pass without the module hearing of it. Else it tells of what may make it pass, but for a few things that seldom change.
+    /// It may pass without the module hearing of it. Else it tells of what may make it pass, but for a few things that
+    /// seldom change.
     pub passes: bool,
 }
 

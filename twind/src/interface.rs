@@ -24,7 +24,8 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Looks at interface `name`. Errors: in words, if it is not there or none of a PCI device with a driver that is a module.
+    /// Looks at interface `name`. Errors: in words, if it is not there or none of a PCI device with a driver that is a
+    /// module.
     pub fn named(name: &str) -> Result<Self, String> {
         Self::below(Path::new("/sys/class/net"), name)
     }

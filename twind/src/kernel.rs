@@ -1,4 +1,5 @@
-//! The kernel that runs here, by what it shows to root: `/proc/kcore`, `/proc/kallsyms`, `/proc/modules` and `/sys/module`.
+//! The kernel that runs here, by what it shows to root: `/proc/kcore`, `/proc/kallsyms`, `/proc/modules` and
+//! `/sys/module`.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};

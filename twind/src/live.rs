@@ -42,7 +42,8 @@ impl Live {
         Ok(Self { drivers, ..Self::of_any(name, None)? })
     }
 
-    /// Of an interface that may not be there yet, whose driver's twin may have been made before. Errors: in words, if there is no module.
+    /// Of an interface that may not be there yet, whose driver's twin may have been made before. Errors: in words, if
+    /// there is no module.
     pub fn of_any(name: &str, ahead: Option<Ahead>) -> Result<Self, String> {
         Ok(Self { name: name.into(), number: 0, drivers: Vec::new(), device: Device::open()?, found: None, ahead })
     }

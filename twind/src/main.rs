@@ -1,5 +1,6 @@
-//! Gives a network driver of the driver domain that it runs in a twin in the hypervisor: finds the live driver, rewrites it, has the
-//! kernel module `tandem` load it and lend it buffers, and gives it the card while the interface is up.
+//! Gives a network driver of the driver domain that it runs in a twin in the hypervisor: finds the live driver,
+//! rewrites it, has the kernel module `tandem` load it and lend it buffers, and gives it the card while the interface
+//! is up.
 //!
 //! A daemon: `twinctl` and domain 0's tandemd tell it what is wanted (`control.rs`).
 
@@ -158,7 +159,8 @@ fn run() -> Result<(), String> {
     let twins = Twins::default();
     if arguments.tries.is_none() {
         control::not_yet(&arguments.socket);
-        // What hangs is no more when the file of the kernel module is closed with the process: Linux has the card then, and the next daemon makes the twin anew.
+        // What hangs is no more when the file of the kernel module is closed with the process: Linux has the card then,
+        // and the next daemon makes the twin anew.
         let watched = twins.clone();
         let works = move || {
             watched.wait_for_all();

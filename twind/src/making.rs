@@ -77,7 +77,8 @@ fn told(output: &Output, begun: Instant) -> String {
     format!("{functions} functions, {bytes} bytes of image, {} ms", begun.elapsed().as_millis())
 }
 
-/// Nothing that could not be rewritten is on the way of packets; and where they are sent nothing that would end the twin.
+/// Nothing that could not be rewritten is on the way of packets; and where they are sent nothing that would end the
+/// twin.
 fn check_path(found: &Found, output: &Output) -> Result<(), String> {
     let module = &found.module;
     if let Some(lent) = path::lent(module, &[found.live.net.start_xmit]).first() {
@@ -175,15 +176,16 @@ fn offsets(types: &Btf) -> Result<Vec<u32>, String> {
     members.chain(sizes).map(|place| narrow(place?)).collect()
 }
 
-/// Buffers to lend: for packets to send, for the driver to build received ones around its own, and to receive into or to send what is
-/// longer. What the driver never asks for is not lent.
+/// Buffers to lend: for packets to send, for the driver to build received ones around its own, and to receive into or
+/// to send what is longer. What the driver never asks for is not lent.
 fn buffers(imports: &[(String, u64)]) -> [u32; 3] {
     let imports = |routine| imports.iter().any(|(name, _)| Routine::by_name(name) == Some(routine));
     let count = |is_wanted: bool| if is_wanted { BUFFERS } else { 0 };
     [BUFFERS, count(imports(Routine::BuildSkb)), count(imports(Routine::AllocFragment)) + PAGES]
 }
 
-/// Loads this image, of a twin of the driver that was found and that imports these functions, and lends it buffers. Errors: in words.
+/// Loads this image, of a twin of the driver that was found and that imports these functions, and lends it buffers.
+/// Errors: in words.
 pub fn load_image(
     device: &mut Device,
     interface: &str,

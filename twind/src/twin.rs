@@ -1,7 +1,7 @@
 //! One interface's twin: what is wanted of it, and what is done to have it so.
 //!
-//! Each is on a thread of its own, which has the module's file. It waits for requests and for the module to say that something has
-//! changed; what there is it leaves where everybody may look.
+//! Each is on a thread of its own, which has the module's file. It waits for requests and for the module to say that
+//! something has changed; what there is it leaves where everybody may look.
 
 use control::request::Mode;
 use control::told::{self, Counts};
@@ -73,7 +73,8 @@ pub trait Driver {
     fn unload(&mut self) -> Result<(), String>;
     /// The interrupts that the card has now. They are read without a lock, so they may be others when this returns.
     fn interrupts(&mut self) -> Result<Vec<Irq>, String>;
-    /// Gives it the card with these interrupts, at the switch of this interface of the domain's own. It is an error if one is no more.
+    /// Gives it the card with these interrupts, at the switch of this interface of the domain's own. It is an error if
+    /// one is no more.
     fn attach(&mut self, vif: u32, irqs: &[Irq]) -> Result<(), Refusal>;
     /// Takes the card away.
     fn detach(&mut self) -> Result<(), String>;
@@ -104,7 +105,8 @@ pub struct Twin<D> {
     is_loaded: bool,
     /// The mode of the twin that is loaded, or is to be.
     kind: Mode,
-    /// It is to be loaded when the interface is there: that went, and with it the twin, or the twin could not be loaded to begin with.
+    /// It is to be loaded when the interface is there: that went, and with it the twin, or the twin could not be loaded
+    /// to begin with.
     is_due: bool,
     /// What has failed is not tried again yet.
     rest: Rest,
@@ -154,7 +156,8 @@ impl<D: Driver> Twin<D> {
         }
     }
 
-    /// Loads the driver's twin; another one goes before. It gets the card when the module is looked at. Errors: in words.
+    /// Loads the driver's twin; another one goes before. It gets the card when the module is looked at. Errors: in
+    /// words.
     pub fn load(&mut self) -> Result<(), String> {
         self.unload()?;
         let status = self.driver.load(self.kind)?;
@@ -281,8 +284,8 @@ impl<D: Driver> Twin<D> {
         }
     }
 
-    /// The same. If it cannot be, that is tried again each second if it may pass, and else more and more rarely until there is news: a try costs time,
-    /// and has Linux merge nothing for a moment.
+    /// The same. If it cannot be, that is tried again each second if it may pass, and else more and more rarely until
+    /// there is news: a try costs time, and has Linux merge nothing for a moment.
     fn try_to_attach(&mut self, news: u32) -> Result<(), String> {
         self.attach().map_err(|Refusal { why, passes }| {
             if passes {
@@ -296,7 +299,8 @@ impl<D: Driver> Twin<D> {
         Ok(())
     }
 
-    /// Gives the card with the interrupts that it has. The module finds those that are no more, but not others that have come meanwhile.
+    /// Gives the card with the interrupts that it has. The module finds those that are no more, but not others that
+    /// have come meanwhile.
     fn attach(&mut self) -> Result<(), Refusal> {
         /// A driver that is told to use another number of queues has others once.
         const TRIES: u32 = 3;
@@ -373,7 +377,8 @@ impl<D: Driver> Twin<D> {
         }
     }
 
-    /// Sees to it that a twin of this mode is loaded. If it cannot be, what was loaded comes back, and `wanted` is wanted again.
+    /// Sees to it that a twin of this mode is loaded. If it cannot be, what was loaded comes back, and `wanted` is
+    /// wanted again.
     fn load_of(&mut self, kind: Mode, wanted: Mode) -> Result<(), String> {
         let before = std::mem::replace(&mut self.kind, kind);
         let was_loaded = self.is_loaded;
@@ -412,7 +417,8 @@ impl<D: Driver> Twin<D> {
     }
 }
 
-/// Loads the twins of several interfaces; one that cannot be loaded keeps no other from it. Errors: the last one's, if none can be.
+/// Loads the twins of several interfaces; one that cannot be loaded keeps no other from it. Errors: the last one's, if
+/// none can be.
 pub fn load_all<'t, D: Driver + 't>(twins: impl IntoIterator<Item = &'t mut Twin<D>>) -> Result<(), String> {
     let mut all = Ok(());
     let mut is_any = false;

@@ -1,8 +1,8 @@
 //! CPUID leaves and feature bits (SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E).
 //!
-//! A feature is named by the word of a *featureset* that holds it and its bit. A featureset is the array of 32-bit words
-//! in which Xen's tools exchange features (public/arch-x86/cpufeatureset.h): which leaf and register each word comes from
-//! is in [`WORD_SOURCE`].
+//! A feature is named by the word of a *featureset* that holds it and its bit. A featureset is the array of 32-bit
+//! words in which Xen's tools exchange features (public/arch-x86/cpufeatureset.h): which leaf and register each word
+//! comes from is in [`WORD_SOURCE`].
 
 /// Registers that CPUID returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

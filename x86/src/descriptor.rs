@@ -142,7 +142,8 @@ impl IdtGate {
     /// A gate that is not present.
     pub const EMPTY: Self = Self { low: 0, high: 0 };
 
-    /// An interrupt gate (clears IF) to `selector`:`offset`, reachable by `int n` from ring `dpl`, on stack `ist` (0: none).
+    /// An interrupt gate (clears IF) to `selector`:`offset`, reachable by `int n` from ring `dpl`, on stack `ist` (0:
+    /// none).
     #[must_use]
     pub const fn interrupt(selector: u16, offset: u64, dpl: u8, ist: u8) -> Self {
         Self {

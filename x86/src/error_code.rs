@@ -24,8 +24,8 @@ bitflags::bitflags! {
 }
 
 impl PageFaultError {
-    /// Whether a fault of ring 0 at an address of ring 3 can only be its own mistake: it executed what is there or, with
-    /// SMAP, touched it while EFLAGS.AC was clear. Whatever the page tables say, trying again would not help.
+    /// Whether a fault of ring 0 at an address of ring 3 can only be its own mistake: it executed what is there or,
+    /// with SMAP, touched it while EFLAGS.AC was clear. Whatever the page tables say, trying again would not help.
     #[inline]
     pub const fn is_stray(self, rflags: u64, has_smap: bool) -> bool {
         self.contains(Self::I) || has_smap && rflags & Rflags::AC.bits() == 0

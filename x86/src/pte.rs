@@ -28,7 +28,8 @@ bitflags::bitflags! {
         const AVL = 7 << 9;
         /// Software bits 52-58.
         const AVL_HIGH = 0x7f << 52;
-        /// Mark of a guest-kernel page: the guest asked for a supervisor page and got a user page (Xen's `_PAGE_GUEST_KERNEL`).
+        /// Mark of a guest-kernel page: the guest asked for a supervisor page and got a user page (Xen's
+        /// `_PAGE_GUEST_KERNEL`).
         const GUEST_KERNEL = 1 << 52;
         /// Execute disable.
         const NX = 1 << 63;

@@ -1,10 +1,11 @@
-//! `channel_op`, hypercall 56: the hypervisor's own switches, guests' network interfaces that are plugged into them, guests' disks, and
-//! snapshots of domains.
+//! `channel_op`, hypercall 56: the hypervisor's own switches, guests' network interfaces that are plugged into them,
+//! guests' disks, and snapshots of domains.
 //!
-//! Xen has nothing like it: what is in this file is Tandem's. It is for the daemon in the control domain that plays the back end's
-//! part in xenstore: it reads what a front end has written there and says it here. `channel_op(cmd, arg)`: `cmd` in rdi, the
-//! address of the command's structure in rsi. All fields are little-endian, there is no padding, and fields that are neither in
-//! nor out must be zero. Switches, interfaces and disks have names that are not used again for a long time after they are gone.
+//! Xen has nothing like it: what is in this file is Tandem's. It is for the daemon in the control domain that plays the
+//! back end's part in xenstore: it reads what a front end has written there and says it here. `channel_op(cmd, arg)`:
+//! `cmd` in rdi, the address of the command's structure in rsi. All fields are little-endian, there is no padding, and
+//! fields that are neither in nor out must be zero. Switches, interfaces and disks have names that are not used again
+//! for a long time after they are gone.
 
 /// The number of the hypercall.
 pub const HYPERVISOR_CHANNEL_OP: u64 = 56;
@@ -13,11 +14,12 @@ pub const HYPERVISOR_CHANNEL_OP: u64 = 56;
 pub const CHANNELOP_SWITCH_CREATE: u32 = 0;
 /// Forgets a switch: [`ChannelSwitch`]. ENOENT; EBUSY while an interface is plugged into it.
 pub const CHANNELOP_SWITCH_DESTROY: u32 = 1;
-/// Takes up a front end's rings and plugs it into a switch: [`ChannelConnect`]. ENOENT: no such switch. ESRCH: no such domain.
-/// EBUSY: this device of the guest is connected, or one of its ports is, or the switch has a way out. EINVAL: a domain that dies, an address of a group,
-/// unknown flags, no queue or more than [`VIF_MAX_QUEUES`], several of a way out or with a limit, a grant that does not hold, a ring whose indices cannot
-/// be, a port that does not wait for the back end.
-/// ENOSPC, ENOMEM.
+/// Takes up a front end's rings and plugs it into a switch: [`ChannelConnect`]. ENOENT: no such switch. ESRCH: no such
+/// domain.
+/// EBUSY: this device of the guest is connected, or one of its ports is, or the switch has a way out. EINVAL: a domain
+/// that dies, an address of a group, unknown flags, no queue or more than [`VIF_MAX_QUEUES`], several of a way out or
+/// with a limit, a grant that does not hold, a ring whose indices cannot be, a port that does not wait for the back
+/// end. ENOSPC, ENOMEM.
 pub const CHANNELOP_VIF_CONNECT: u32 = 2;
 /// Lets an interface go, with what waits in it: [`ChannelVif`]. ENOENT.
 pub const CHANNELOP_VIF_DISCONNECT: u32 = 3;
@@ -29,74 +31,90 @@ pub const CHANNELOP_VIF_NEXT: u32 = 5;
 /// What a switch's way out is and has done: [`ChannelWayOut`]. ENOENT: no such switch.
 pub const CHANNELOP_WAY_OUT: u32 = 6;
 
-/// Whether a vCPU takes its events: [`ChannelBeat`]. For who looks after driver domains. ESRCH: no such domain. ENOENT: no such vCPU.
+/// Whether a vCPU takes its events: [`ChannelBeat`]. For who looks after driver domains. ESRCH: no such domain. ENOENT:
+/// no such vCPU.
 pub const CHANNELOP_BEAT: u32 = 7;
 
-/// Takes up the ring of a guest's disk: [`ChannelDiskConnect`]. Nothing is taken out of it before a back end is attached. ESRCH: no such
-/// domain. EBUSY: this device of the guest is connected, or its port is. EINVAL: a domain that dies, unknown flags, a grant that does not
-/// hold, a ring whose indices cannot be, a port that does not wait for the back end. ENOSPC, ENOMEM.
+/// Takes up the ring of a guest's disk: [`ChannelDiskConnect`]. Nothing is taken out of it before a back end is
+/// attached. ESRCH: no such domain. EBUSY: this device of the guest is connected, or its port is. EINVAL: a domain that
+/// dies, unknown flags, a grant that does not hold, a ring whose indices cannot be, a port that does not wait for the
+/// back end. ENOSPC, ENOMEM.
 pub const CHANNELOP_DISK_CONNECT: u32 = 8;
-/// Lets a disk go: [`ChannelDisk`]. What its guest has asked for, and nobody has answered, is answered with errors before. ENOENT.
+/// Lets a disk go: [`ChannelDisk`]. What its guest has asked for, and nobody has answered, is answered with errors
+/// before. ENOENT.
 pub const CHANNELOP_DISK_DISCONNECT: u32 = 9;
-/// Gives a disk a back end, which does what the one before has not answered: [`ChannelDiskAttach`]. ENOENT: no such disk. ESRCH: no such
-/// domain. EBUSY: it has one; or ring or pages are not granted to this one, for writing, or are in use by another. EINVAL: a domain
-/// that dies; too few pages or too many; while something waits, not as many as before, or some of the same in other places; a port that is not
-/// connected with one of the back end's. EAGAIN: the guest has stopped ([`DISK_GUEST_STOPPED`]). ENOMEM.
+/// Gives a disk a back end, which does what the one before has not answered: [`ChannelDiskAttach`]. ENOENT: no such
+/// disk. ESRCH: no such domain. EBUSY: it has one; or ring or pages are not granted to this one, for writing, or are in
+/// use by another. EINVAL: a domain that dies; too few pages or too many; while something waits, not as many as before,
+/// or some of the same in other places; a port that is not connected with one of the back end's. EAGAIN: the guest has
+/// stopped ([`DISK_GUEST_STOPPED`]). ENOMEM.
 pub const CHANNELOP_DISK_ATTACH: u32 = 10;
-/// Takes a disk's back end away. The guest waits; or, with [`DISK_GIVE_UP`], it is answered with errors until a back end is attached, or
-/// until this is said once more, without: [`ChannelDisk`]. ENOENT: no such disk, or, without the flag, it has none and has not given up.
+/// Takes a disk's back end away. The guest waits; or, with [`DISK_GIVE_UP`], it is answered with errors until a back
+/// end is attached, or until this is said once more, without: [`ChannelDisk`]. ENOENT: no such disk, or, without the
+/// flag, it has none and has not given up.
 pub const CHANNELOP_DISK_DETACH: u32 = 11;
 /// What a disk is and what it has done: [`ChannelDiskStatus`]. ENOENT.
 pub const CHANNELOP_DISK_STATUS: u32 = 12;
 /// The same of the first disk from place `next` on: for a list of all. ENOENT: there is none.
 pub const CHANNELOP_DISK_NEXT: u32 = 13;
-/// Closes a port of a domain that does not run, and that is to be no disk's any more: [`ChannelDiskPort`]. ESRCH: no such domain. EINVAL: no
-/// such port. EBUSY: it is the hypervisor's.
+/// Closes a port of a domain that does not run, and that is to be no disk's any more: [`ChannelDiskPort`]. ESRCH: no
+/// such domain. EINVAL: no such port. EBUSY: it is the hypervisor's.
 pub const CHANNELOP_DISK_CLOSE_PORT: u32 = 14;
 
-/// Has VIRQ_SUPERVISOR raised when a domain ends, or one of its vCPUs is wedged, also of those that it gets later, or it has lost its devices
-/// ([`BEAT_BEREFT`]), and when it is paused then, or, if that is asked for, when an IOMMU stops an access of a device of its: [`ChannelWatch`]. Whoever hears it asks [`CHANNELOP_BEAT`] what it was. ESRCH: no such domain.
+/// Has VIRQ_SUPERVISOR raised when a domain ends, or one of its vCPUs is wedged, also of those that it gets later, or
+/// it has lost its devices ([`BEAT_BEREFT`]), and when it is paused then, or, if that is asked for, when an IOMMU stops
+/// an access of a device of its: [`ChannelWatch`]. Whoever hears it asks [`CHANNELOP_BEAT`] what it was. ESRCH: no such
+/// domain.
 /// EINVAL: bad flags.
 pub const CHANNELOP_WATCH: u32 = 15;
 
-/// Says how long packets for outside wait when a switch's way out has gone, until there is one again: [`ChannelHold`]. They keep their places
-/// in their senders' rings. Holds for those that wait already, too. ENOENT: no such switch. EINVAL: too long. ENOMEM: it stays as it was for
-/// those.
+/// Says how long packets for outside wait when a switch's way out has gone, until there is one again: [`ChannelHold`].
+/// They keep their places in their senders' rings. Holds for those that wait already, too. ENOENT: no such switch.
+/// EINVAL: too long. ENOMEM: it stays as it was for those.
 pub const CHANNELOP_SWITCH_HOLD: u32 = 16;
-/// Drains a switch's way out, which is about to go: for so long, or until there is another one, packets for outside wait as if it had gone, while
-/// it sends what it has taken, and what comes by it goes its way. Argument: [`ChannelDrain`]. ENOENT: no such switch. ENODEV: it has no
-/// way out. EINVAL: too long. ENOMEM: nothing has changed.
+/// Drains a switch's way out, which is about to go: for so long, or until there is another one, packets for outside
+/// wait as if it had gone, while it sends what it has taken, and what comes by it goes its way. Argument:
+/// [`ChannelDrain`]. ENOENT: no such switch. ENODEV: it has no way out. EINVAL: too long. ENOMEM: nothing has changed.
 pub const CHANNELOP_SWITCH_DRAIN: u32 = 21;
 
-/// Notes what a paused domain is, so that it can be rolled back to that: [`ChannelSnapshot`]. ESRCH: no such domain. EINVAL: the control domain,
-/// or one that is not paused, has shut down or dies; an unknown flag. EEXIST: it has a snapshot. EBUSY: it is in no state for one: [`ChannelSnapshot::why`].
+/// Notes what a paused domain is, so that it can be rolled back to that: [`ChannelSnapshot`]. ESRCH: no such domain.
+/// EINVAL: the control domain, or one that is not paused, has shut down or dies; an unknown flag. EEXIST: it has a
+/// snapshot. EBUSY: it is in no state for one: [`ChannelSnapshot::why`].
 /// ENOMEM: [`ChannelSnapshot::missing`] frames more may be needed. After an error it has no snapshot.
 pub const CHANNELOP_SNAPSHOT_TAKE: u32 = 17;
-/// Makes a paused domain, which may have shut down or crashed, what it was when its snapshot was taken: [`ChannelSnapshot`]. It is still
-/// paused, and not shut down. The snapshot stays. ESRCH: no such domain. ENOENT: it has no snapshot. EINVAL: it is not paused, or dies. EBUSY: it
-/// cannot go back, and nothing has changed: [`ChannelSnapshot::why`]. ENOMEM: nothing has changed. EIO: it was on its way, and cannot go on: it
-/// is fit for nothing but to be destroyed.
+/// Makes a paused domain, which may have shut down or crashed, what it was when its snapshot was taken:
+/// [`ChannelSnapshot`]. It is still paused, and not shut down. The snapshot stays. ESRCH: no such domain. ENOENT: it
+/// has no snapshot. EINVAL: it is not paused, or dies. EBUSY: it cannot go back, and nothing has changed:
+/// [`ChannelSnapshot::why`]. ENOMEM: nothing has changed. EIO: it was on its way, and cannot go on: it is fit for
+/// nothing but to be destroyed.
 pub const CHANNELOP_SNAPSHOT_ROLL_BACK: u32 = 18;
-/// Forgets a domain's snapshot: [`ChannelSnapshot`]. ESRCH, ENOENT. EBUSY: it is being taken, or the domain is on its way back, or could not get there.
+/// Forgets a domain's snapshot: [`ChannelSnapshot`]. ESRCH, ENOENT. EBUSY: it is being taken, or the domain is on its
+/// way back, or could not get there.
 pub const CHANNELOP_SNAPSHOT_DROP: u32 = 19;
 /// Whether a domain has a snapshot, and what it takes: [`ChannelSnapshot`]. ESRCH.
 pub const CHANNELOP_SNAPSHOT_STATUS: u32 = 20;
 
-/// Keeps the link of a network interface, whose domain has stopped, for the next domain that gets it: while that domain's driver begins, what would
-/// have the PHY reset, switched off, or negotiate anew does not reach it, until the driver receives: [`ChannelKeepLink`]. It is forgotten
-/// when the hardware domain gets the interface. ESRCH: no such domain. ENODEV: it does not have the function. EBUSY: it has not
-/// stopped. EOPNOTSUPP: it is not known how, for this function. ENOTCONN: the link is down. EINVAL: bad padding.
+/// Keeps the link of a network interface, whose domain has stopped, for the next domain that gets it: while that
+/// domain's driver begins, what would have the PHY reset, switched off, or negotiate anew does not reach it, until the
+/// driver receives: [`ChannelKeepLink`]. It is forgotten when the hardware domain gets the interface. ESRCH: no such
+/// domain. ENODEV: it does not have the function. EBUSY: it has not stopped. EOPNOTSUPP: it is not known how, for this
+/// function. ENOTCONN: the link is down. EINVAL: bad padding.
 /// ENOMEM: it is not kept.
 pub const CHANNELOP_KEEP_LINK: u32 = 22;
-/// Forgets all twins of a paused domain, as if it had unloaded them: [`ChannelTwins`]. What they had in their hands goes back, and cards are its drivers'
-/// again. One that has none is no error. ESRCH: no such domain. EINVAL: it is not paused, or dies; bad padding.
+/// Forgets all twins of a paused domain, as if it had unloaded them: [`ChannelTwins`]. What they had in their hands
+/// goes back, and cards are its drivers' again. One that has none is no error. ESRCH: no such domain. EINVAL: it is not
+/// paused, or dies; bad padding.
 pub const CHANNELOP_FORGET_TWINS: u32 = 23;
-/// Answers a domain's PCI front end from now on, in the place of the back end that it is connected with, until the domain gets or loses a function:
-/// [`ChannelPci`]. The back end hears nothing of what is asked meanwhile. Said once more it counts anew. ESRCH: no such domain. EINVAL: it dies; too many functions,
-/// two in one place, bad padding; a port that is not connected; a grant that does not hold for the domain at its other end. EPERM: a function is not the domain's. ENOSPC: too many domains are answered. ENOMEM.
+/// Answers a domain's PCI front end from now on, in the place of the back end that it is connected with, until the
+/// domain gets or loses a function:
+/// [`ChannelPci`]. The back end hears nothing of what is asked meanwhile. Said once more it counts anew. ESRCH: no such
+/// domain. EINVAL: it dies; too many functions, two in one place, bad padding; a port that is not connected; a grant
+/// that does not hold for the domain at its other end. EPERM: a function is not the domain's. ENOSPC: too many domains
+/// are answered. ENOMEM.
 pub const CHANNELOP_PCI_SERVE: u32 = 24;
-/// Sends the event of a paused domain's port in its name: [`ChannelNotify`]. So who stands in for it, with the pages that it shares with others, is
-/// heard. ESRCH: no such domain. EINVAL: it is the caller, is not paused, or dies; the port leads nowhere, or to the hypervisor; bad padding.
+/// Sends the event of a paused domain's port in its name: [`ChannelNotify`]. So who stands in for it, with the pages
+/// that it shares with others, is heard. ESRCH: no such domain. EINVAL: it is the caller, is not paused, or dies; the
+/// port leads nowhere, or to the hypervisor; bad padding.
 pub const CHANNELOP_NOTIFY: u32 = 25;
 
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
@@ -111,12 +129,13 @@ pub const CONNECT_CSUM_IPV4: u32 = 1 << 3;
 pub const CONNECT_CSUM_IPV6: u32 = 1 << 4;
 /// The guest may send with any source address.
 pub const CONNECT_ANY_SOURCE: u32 = 1 << 5;
-/// The guest is a driver domain, and its interface the switch's way out: what is for nobody else goes to it, and it may send with any
-/// source address. While a twin of the guest's has a card on this switch, the card is the way out instead, and the interface is the
-/// port of the driver domain's own network stack. EBUSY if the switch has a way out already.
+/// The guest is a driver domain, and its interface the switch's way out: what is for nobody else goes to it, and it may
+/// send with any source address. While a twin of the guest's has a card on this switch, the card is the way out
+/// instead, and the interface is the port of the driver domain's own network stack. EBUSY if the switch has a way out
+/// already.
 pub const CONNECT_UPLINK: u32 = 1 << 6;
-/// With [`CONNECT_UPLINK`]: a card that is the way out in the interface's place is left neither sums nor segments, and what it says of the sums of what
-/// it receives is not believed. EINVAL without that.
+/// With [`CONNECT_UPLINK`]: a card that is the way out in the interface's place is left neither sums nor segments, and
+/// what it says of the sums of what it receives is not believed. EINVAL without that.
 pub const CONNECT_NO_OFFLOAD: u32 = 1 << 7;
 /// All flags of a connection.
 pub const CONNECT_FLAGS: u32 = (1 << 8) - 1;
@@ -314,22 +333,26 @@ pub const BEAT_PENDING: u32 = 1 << 0;
 pub const BEAT_MASKED: u32 = 1 << 1;
 /// In [`ChannelBeat::flags`]: the hypervisor has ended the domain, because of what one of its vCPUs did.
 pub const BEAT_CRASHED: u32 = 1 << 2;
-/// In [`ChannelBeat::flags`]: the vCPU has run for as long as [`ChannelWatch`] allows, and taken no event though one waits.
+/// In [`ChannelBeat::flags`]: the vCPU has run for as long as [`ChannelWatch`] allows, and taken no event though one
+/// waits.
 pub const BEAT_WEDGED: u32 = 1 << 3;
 /// In [`ChannelBeat::flags`]: an IOMMU keeps the domain's devices from others' memory.
 pub const BEAT_CONFINED: u32 = 1 << 4;
 /// In [`ChannelBeat::flags`]: an IOMMU has stopped an access of a device of the domain's since that was to count.
 pub const BEAT_DMA_FAULT: u32 = 1 << 5;
-/// In [`ChannelBeat::flags`]: a device was taken from the domain that the hypervisor has not reset by its own registers, as it does not know
-/// how, or as the device did not come back. Forgotten when a domain without devices gets one.
+/// In [`ChannelBeat::flags`]: a device was taken from the domain that the hypervisor has not reset by its own
+/// registers, as it does not know how, or as the device did not come back. Forgotten when a domain without devices gets
+/// one.
 pub const BEAT_LEFT_UNRESET: u32 = 1 << 6;
 /// In [`ChannelBeat::flags`]: the domain had devices, and has none any more.
 pub const BEAT_BEREFT: u32 = 1 << 7;
 
-/// In [`ChannelWatch::flags`]: a device of the domain's whose access to memory an IOMMU stops ends its service. What the domain says from then on to
-/// guests, or answers their disks, is not taken from it, until it is rolled back. Without it, none counts from now on.
+/// In [`ChannelWatch::flags`]: a device of the domain's whose access to memory an IOMMU stops ends its service. What
+/// the domain says from then on to guests, or answers their disks, is not taken from it, until it is rolled back.
+/// Without it, none counts from now on.
 pub const WATCH_DMA_FAULTS: u16 = 1 << 0;
-/// In [`ChannelWatch::flags`], in the place of [`WATCH_DMA_FAULTS`]: the same from when the domain serves a guest's disk, if it does not now.
+/// In [`ChannelWatch::flags`], in the place of [`WATCH_DMA_FAULTS`]: the same from when the domain serves a guest's
+/// disk, if it does not now.
 pub const WATCH_DMA_FAULTS_IN_USE: u16 = 1 << 1;
 
 /// Argument of [`CHANNELOP_WATCH`].
@@ -413,8 +436,8 @@ pub struct ChannelTwins {
     pub pad: [u16; 3],
 }
 
-/// Argument of [`CHANNELOP_BEAT`]. A kernel that lives takes an event a moment after it has come, if it runs. So one that has run for
-/// long between two looks, with an event waiting at both and none taken, does not live.
+/// Argument of [`CHANNELOP_BEAT`]. A kernel that lives takes an event a moment after it has come, if it runs. So one
+/// that has run for long between two looks, with an event waiting at both and none taken, does not live.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChannelBeat {
@@ -428,7 +451,8 @@ pub struct ChannelBeat {
     pub upcalls: u32,
     /// Out: `BEAT_*`.
     pub flags: u32,
-    /// Out: how long it has run, in ns, up to the last sign of the CPU on which it is. Each call asks that CPU for a sign.
+    /// Out: how long it has run, in ns, up to the last sign of the CPU on which it is. Each call asks that CPU for a
+    /// sign.
     pub run_ns: u64,
     /// Out: how long ago its domain has ended, in ns; 0 if it has not.
     pub ended_ns: u64,
@@ -503,8 +527,8 @@ pub struct ChannelDiskConnect {
     pub pad: u16,
 }
 
-/// Argument of [`CHANNELOP_DISK_ATTACH`]. Ring and pages are the guest's back end's domain's, which has granted them to this one for writing
-/// and does nothing with them itself.
+/// Argument of [`CHANNELOP_DISK_ATTACH`]. Ring and pages are the guest's back end's domain's, which has granted them to
+/// this one for writing and does nothing with them itself.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChannelDiskAttach {
@@ -512,12 +536,13 @@ pub struct ChannelDiskAttach {
     pub disk: u32,
     /// In: the domain that has the medium, and a stock back end.
     pub back: u16,
-    /// In: segments of an indirect request that this takes at most, as it says in `feature-max-indirect-segments`; 0: it takes no such requests. There
-    /// are no more than 32 in one.
+    /// In: segments of an indirect request that this takes at most, as it says in `feature-max-indirect-segments`; 0:
+    /// it takes no such requests. There are no more than 32 in one.
     pub max_segments: u16,
     /// In: grant of the ring's page.
     pub ring: u32,
-    /// In: a port of the guest's back end's domain that is connected with one of this one's. It is closed: the hypervisor takes its place.
+    /// In: a port of the guest's back end's domain that is connected with one of this one's. It is closed: the
+    /// hypervisor takes its place.
     pub port: u32,
     /// In: the first of the grants of pages that bytes go through; the others follow.
     pub first_page: u32,
@@ -533,7 +558,8 @@ pub const DISK_BACK_ENDED: u32 = 1 << 1;
 pub const DISK_GIVEN_UP: u32 = 1 << 2;
 /// Its back end has said of a read that it is done, which has brought nothing: it is looked at no more.
 pub const DISK_BACK_EMPTY: u32 = 1 << 3;
-/// The same: it has answered a request with an error, of which the guest is told in five seconds if it is the back end still.
+/// The same: it has answered a request with an error, of which the guest is told in five seconds if it is the back end
+/// still.
 pub const DISK_BACK_DOUBTED: u32 = 1 << 4;
 /// The same: its guest is suspended, or has shut down or crashed. It gets no back end before it goes on.
 pub const DISK_GUEST_STOPPED: u32 = 1 << 5;
@@ -589,13 +615,13 @@ pub struct ChannelDiskStatus {
     pub merged: u64,
     /// Out: back ends that have said of a read that it is done, which has brought nothing.
     pub empty_reads: u64,
-    /// Out: for how long the oldest request has waited that is not answered, since this back end is there, in ns; 0: there is none. It need not have been
-    /// passed on.
+    /// Out: for how long the oldest request has waited that is not answered, since this back end is there, in ns; 0:
+    /// there is none. It need not have been passed on.
     pub oldest_ns: u64,
     /// Out: what back ends have answered of what they were asked for.
     pub answered: u64,
-    /// Out: for how long a request has looked lost, as far as calls before have seen that, in ns; 0: none does. It was passed on, and others
-    /// that were passed on after it are answered; or none of the disk's is.
+    /// Out: for how long a request has looked lost, as far as calls before have seen that, in ns; 0: none does. It was
+    /// passed on, and others that were passed on after it are answered; or none of the disk's is.
     pub overdue_ns: u64,
 }
 
@@ -610,7 +636,8 @@ pub const SNAPSHOT_ROLLING_BACK: u32 = 3;
 /// It could not go on, on its way back: it runs no more.
 pub const SNAPSHOT_BROKEN: u32 = 4;
 
-/// In [`ChannelSnapshot::why`]: an operation on its page tables is half done, or registers that were taken from it are in them. Let it run and try again.
+/// In [`ChannelSnapshot::why`]: an operation on its page tables is half done, or registers that were taken from it are
+/// in them. Let it run and try again.
 pub const SNAPSHOT_UNSETTLED: u32 = 1;
 /// Its page tables map a frame ([`ChannelSnapshot::what`]) that is not its own.
 pub const SNAPSHOT_FOREIGN: u32 = 2;
@@ -634,13 +661,15 @@ pub const SNAPSHOT_GRANT: u32 = 10;
 pub const SNAPSHOT_VCPUS: u32 = 11;
 /// A physical interrupt was taken from it, or is another.
 pub const SNAPSHOT_PIRQ: u32 = 12;
-/// A device came to it or has left it, or does not come back from its reset: segment (16 bits), bus (8), device and function (8).
+/// A device came to it or has left it, or does not come back from its reset: segment (16 bits), bus (8), device and
+/// function (8).
 pub const SNAPSHOT_DEVICE: u32 = 13;
 
 /// The copy of a frame cannot be unpacked: the hypervisor's memory is damaged. Only after EIO.
 pub const SNAPSHOT_COPY: u32 = 14;
 
-/// In [`ChannelSnapshot::flags`], to TAKE: copies are compressed, if they shrink to three quarters or less, and several of them are kept in a frame.
+/// In [`ChannelSnapshot::flags`], to TAKE: copies are compressed, if they shrink to three quarters or less, and several
+/// of them are kept in a frame.
 pub const SNAPSHOT_COMPRESS: u16 = 1 << 0;
 
 /// Argument of [`CHANNELOP_SNAPSHOT_TAKE`], [`CHANNELOP_SNAPSHOT_ROLL_BACK`], [`CHANNELOP_SNAPSHOT_DROP`] and
@@ -666,8 +695,9 @@ pub struct ChannelSnapshot {
     pub copies: u64,
     /// Out, with ENOMEM from TAKE: frames that may be needed besides those that were free.
     pub missing: u64,
-    /// Out: of the copies, those that were there already when these frames were noted, since another frame held the same, of this domain or of another
-    /// one that is noted. The others take a frame of the hypervisor's each, unless they are packed.
+    /// Out: of the copies, those that were there already when these frames were noted, since another frame held the
+    /// same, of this domain or of another one that is noted. The others take a frame of the hypervisor's each, unless
+    /// they are packed.
     pub found: u64,
     /// Out: of the copies that were not there already, those that are packed.
     pub packed: u64,

@@ -1,5 +1,5 @@
-//! EFI's part of `platform_op` (public/platform.h): what is asked of the firmware by `XENPF_FIRMWARE_INFO`, and the calls of
-//! its run-time services by `XENPF_EFI_RUNTIME_CALL`.
+//! EFI's part of `platform_op` (public/platform.h): what is asked of the firmware by `XENPF_FIRMWARE_INFO`, and the
+//! calls of its run-time services by `XENPF_EFI_RUNTIME_CALL`.
 #![allow(missing_docs, reason = "the names are those of the header and of the UEFI specification")]
 
 /// Answer to `XEN_FW_EFI_CONFIG_TABLE`: machine address and number of the tables.

@@ -186,7 +186,8 @@ pub const VIRQ_ARCH_0: u32 = 16;
 /// Machine checks (`VIRQ_ARCH_0` on x86).
 pub const VIRQ_MCA: u32 = VIRQ_ARCH_0;
 pub const VIRQ_ARCH_7: u32 = 23;
-/// Tandem's: a domain that is watched has ended, one of its vCPUs is wedged, or a device of its was stopped (`CHANNELOP_WATCH`).
+/// Tandem's: a domain that is watched has ended, one of its vCPUs is wedged, or a device of its was stopped
+/// (`CHANNELOP_WATCH`).
 pub const VIRQ_SUPERVISOR: u32 = VIRQ_ARCH_7;
 /// Numbers from here on are invalid.
 pub const NR_VIRQS: u32 = 24;

@@ -1,5 +1,6 @@
-//! `./tandem bench boot|lmbench|memory|net|disk|files|twin-net|scaling|drivers`: the same images on native Linux, Debian's Xen 4.17 and Tandem, in instructions.
-//! `./tandem bench restart` counts none: see `restart`. `scaling` has several CPUs. `drivers` is about one of them, and memory too.
+//! `./tandem bench boot|lmbench|memory|net|disk|files|twin-net|scaling|drivers`: the same images on native Linux,
+//! Debian's Xen 4.17 and Tandem, in instructions. `./tandem bench restart` counts none: see `restart`. `scaling` has
+//! several CPUs. `drivers` is about one of them, and memory too.
 //!
 //! QEMU runs with one CPU and `-icount shift=0,sleep=off`, so its clock is the count of instructions and a run repeats
 //! exactly; the plugin of bench/plugin counts between marks. Halted CPUs count nothing.

@@ -1,6 +1,7 @@
 //! `./tandem guests`: runs the tiny PV kernels under `guests/` and says what they found.
 //!
-//! With `--table` all of them run on stock Xen and on Tandem, and `docs/test-guests.md` is written: the peer is the oracle.
+//! With `--table` all of them run on stock Xen and on Tandem, and `docs/test-guests.md` is written: the peer is the
+//! oracle.
 
 use crate::options::Options;
 use anyhow::{ensure, Result};
@@ -54,8 +55,8 @@ fn try_out(guest: &Guest, hypervisor: &Hypervisor, wishes: Wishes) -> Result<Ver
     Ok(verdict)
 }
 
-/// Runs all kernels on stock Xen and on Tandem and writes the page about them. `false`: one has a bad verdict on Tandem, or another and
-/// does not say why.
+/// Runs all kernels on stock Xen and on Tandem and writes the page about them. `false`: one has a bad verdict on
+/// Tandem, or another and does not say why.
 fn table() -> Result<bool> {
     let hypervisors = [Hypervisor::choose(Some("xen"))?, Hypervisor::choose(None)?];
     let mut rows = Vec::new();

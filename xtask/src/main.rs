@@ -141,7 +141,8 @@ fn prepare(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Where nobody reads what is printed any more (`| head`), there is an end, without a word. It unwinds as any panic does: machines end.
+/// Where nobody reads what is printed any more (`| head`), there is an end, without a word. It unwinds as any panic
+/// does: machines end.
 fn end_quietly_when_nobody_reads() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -57,8 +57,8 @@ pub fn run(options: &Options) -> Result<()> {
 /// Ctrl-\. It is the one key that is not dom0's.
 const END: u8 = 0x1c;
 
-/// Our terminal passes keys on one by one and shows none, those that would end us included: they are for who runs in dom0. Dropped, it
-/// is what it was, however we end.
+/// Our terminal passes keys on one by one and shows none, those that would end us included: they are for who runs in
+/// dom0. Dropped, it is what it was, however we end.
 struct Raw {
     /// As `stty -g` tells it; `None`: this is no terminal.
     before: Option<String>,

@@ -1,4 +1,5 @@
-//! `./tandem size`: how large the trusted part is, that is, all that cargo links into the image; and what had to be written for stock drivers to be used ([`glue`]).
+//! `./tandem size`: how large the trusted part is, that is, all that cargo links into the image; and what had to be
+//! written for stock drivers to be used ([`glue`]).
 
 mod glue;
 

@@ -1,4 +1,5 @@
-//! The commands on the twin: they are programs of `twin-harness`, built for speed, with their files in `target/images/twin`.
+//! The commands on the twin: they are programs of `twin-harness`, built for speed, with their files in
+//! `target/images/twin`.
 
 use crate::options::command_at;
 use anyhow::{bail, ensure, Result};
@@ -33,8 +34,8 @@ pub fn run(args: &[OsString]) -> Result<Option<bool>> {
     Ok(Some(harness(&passed)?.status()?.success()))
 }
 
-/// An error if nothing is known of `driver`: the program takes minutes to build. Commands that let it run want a device for it, and the others a
-/// module.
+/// An error if nothing is known of `driver`: the program takes minutes to build. Commands that let it run want a device
+/// for it, and the others a module.
 fn check_driver(command: &str, driver: &str) -> Result<()> {
     let mut known = DEVICES.iter().map(|(name, _)| *name);
     if known.clone().any(|name| name == driver) {

@@ -88,9 +88,10 @@ fn copied_of(len: u16) -> u16 {
 }
 
 impl<F: Copy> Arrival<F> {
-    /// The frame that lies in `pieces`, of which each is in one frame of memory. Whoever writes there meanwhile changes payload only. Of one that
-    /// was on a wire, and was put together, all sums are made: it is one long frame. `None`: it is in too many pieces, its checksum is
-    /// behind what is copied of it, or it is datagrams that were put together: one long one would be something else.
+    /// The frame that lies in `pieces`, of which each is in one frame of memory. Whoever writes there meanwhile changes
+    /// payload only. Of one that was on a wire, and was put together, all sums are made: it is one long frame. `None`:
+    /// it is in too many pieces, its checksum is behind what is copied of it, or it is datagrams that were put
+    /// together: one long one would be something else.
     #[inline(never)]
     pub fn open(
         &mut self,
@@ -192,7 +193,8 @@ mod tests {
     }
 
     proptest! {
-        /// A checksum is found right whatever the headers are and whatever a short frame is filled up with, and wrong by any byte of what it is of.
+        /// A checksum is found right whatever the headers are and whatever a short frame is filled up with, and wrong
+        /// by any byte of what it is of.
         #[test]
         fn what_nobody_has_said_of_a_checksum_is_found_out(
             tags in 0u8..3, is_v6: bool, is_tcp: bool, options in 0u8..5, payload in 0usize..1200, seed: u32,
@@ -238,7 +240,8 @@ mod tests {
             checked(&bytes, false)
         };
         assert_eq!(with(said, 328), Checksum::Validated);
-        // None; an own length; a frame that ends before IP does, or IP before UDP; of IP's fragments; of neither TCP nor UDP; no IP.
+        // None; an own length; a frame that ends before IP does, or IP before UDP; of IP's fragments; of neither TCP
+        // nor UDP; no IP.
         for (at, word) in
             [(40, 0), (own, 307), (own, 309), (said, 329), (said, 27), (20, 0x2000), (22, 0x4001), (12, 0x0806)]
         {

@@ -1,7 +1,8 @@
 //! Which of a card's transmit queues a sender's packets go by.
 //!
-//! A sender keeps its queue for as long as it is there, so its packets stay in order, whatever it sends. It gets the queue with the fewest
-//! senders when it first sends something; so of senders that come one after the other none shares a queue before each queue has one.
+//! A sender keeps its queue for as long as it is there, so its packets stay in order, whatever it sends. It gets the
+//! queue with the fewest senders when it first sends something; so of senders that come one after the other none shares
+//! a queue before each queue has one.
 
 use super::turns::NoMemory;
 use alloc::boxed::Box;
@@ -21,7 +22,8 @@ pub struct Deal {
 }
 
 impl Deal {
-    /// Senders `0..nr_senders`, none of which has sent anything, and `nr_queues` queues: one at least, and fewer than 255.
+    /// Senders `0..nr_senders`, none of which has sent anything, and `nr_queues` queues: one at least, and fewer
+    /// than 255.
     ///
     /// # Errors
     /// If there is not enough memory.

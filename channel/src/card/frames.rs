@@ -11,7 +11,8 @@ use crate::vif::rx::Progress;
 /// Bytes of a page.
 const PAGE: u16 = 4096;
 
-/// Bytes of the shortest packet that is on a wire. What is shorter drivers lengthen, and not all of their cards leave that out of a sum.
+/// Bytes of the shortest packet that is on a wire. What is shorter drivers lengthen, and not all of their cards leave
+/// that out of a sum.
 const LEAST: u32 = 60;
 
 /// What a card takes.
@@ -24,8 +25,9 @@ pub struct Takes {
 }
 
 impl Takes {
-    /// Is there nothing in this frame, or more than the card takes? A tag comes on top of what a card takes, as bridges and drivers of Linux
-    /// have it; a second one does not. What ends within its tags nobody needs, and a driver that looks for what is behind them finds nothing.
+    /// Is there nothing in this frame, or more than the card takes? A tag comes on top of what a card takes, as bridges
+    /// and drivers of Linux have it; a second one does not. What ends within its tags nobody needs, and a driver that
+    /// looks for what is behind them finds nothing.
     #[inline(always)]
     fn is_unfit<F: Copy>(&self, view: &View<'_, F>) -> bool {
         let is_long = view.len() > self.max_frame;
@@ -42,8 +44,8 @@ pub trait Card<F> {
 
     /// Room for a frame, if there is any now.
     fn reserve(&mut self, frame: &View<'_, F>) -> Option<Self::Room>;
-    /// Sends a frame of the length for which the room is. Its checksum may be blank if the card completes it, and it may be one for many if
-    /// the card cuts it.
+    /// Sends a frame of the length for which the room is. Its checksum may be blank if the card completes it, and it
+    /// may be one for many if the card cuts it.
     fn send(&mut self, room: Self::Room, frame: &View<'_, F>);
 }
 
@@ -76,7 +78,8 @@ pub fn send_plain<F: Copy, C: Card<F>>(card: &mut C, takes: &Takes, view: &View<
     Sent::Done
 }
 
-/// Gives any packet to a card. Is it to be cut, then `progress` says where to go on after [`Sent::NoRoom`]; otherwise nothing was done then.
+/// Gives any packet to a card. Is it to be cut, then `progress` says where to go on after [`Sent::NoRoom`]; otherwise
+/// nothing was done then.
 #[inline]
 pub fn send<F: Copy, C: Card<F>>(
     card: &mut C,

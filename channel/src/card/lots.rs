@@ -1,5 +1,5 @@
-//! What came at once for several receivers, or went back to several senders at once, is dealt with lot by lot: each is locked, and hears of
-//! it, once, and not each time that another's comes between. What is one's stays in order.
+//! What came at once for several receivers, or went back to several senders at once, is dealt with lot by lot: each is
+//! locked, and hears of it, once, and not each time that another's comes between. What is one's stays in order.
 
 use core::array;
 
@@ -26,7 +26,8 @@ impl<K: Copy + PartialEq + Default> Default for Lots<K> {
 }
 
 impl<K: Copy + PartialEq + Into<u32>> Lots<K> {
-    /// Number `n`, which is below [`MOST`] and was not named before, is for `key`. `true`: it is his turn. Else it is put off.
+    /// Number `n`, which is below [`MOST`] and was not named before, is for `key`. `true`: it is his turn. Else it is
+    /// put off.
     #[inline]
     pub fn is_turn(&mut self, n: usize, key: K) -> bool {
         let is_his = *self.turn.get_or_insert(key) == key;
@@ -154,7 +155,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each receiver gets his, once and in order, also with those that are for all; and between two of these he is asked once.
+        /// Each receiver gets his, once and in order, also with those that are for all; and between two of these he is
+        /// asked once.
         #[test]
         fn everybody_gets_his_in_order_and_at_once(
             frames in prop::collection::vec(prop::option::weighted(0.9, prop::sample::select(&KEYS[..])), 0..=MOST),

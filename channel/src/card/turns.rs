@@ -1,10 +1,12 @@
 //! What waits for a network card: packets of several senders, who take turns.
 //!
-//! A sender's packets go in the order in which it has sent them. A turn is worth [`QUANTUM`] bytes for the heaviest sender, and for others
-//! as many less as they are lighter; what is left of it at its end is added to the next (deficit round robin). So senders that always have
-//! something send bytes by their weights, the same number if those are the same, whatever the
-//! lengths of their packets, but for short ones, which count for more: they are as much work. One that goes out as many counts for all of them. How much a sender may leave waiting depends on how many wait: whoever comes later finds room when
-//! the card has sent something. What waits here is a name of the packet; its bytes stay where its sender has them.
+//! A sender's packets go in the order in which it has sent them. A turn is worth [`QUANTUM`] bytes for the heaviest
+//! sender, and for others as many less as they are lighter; what is left of it at its end is added to the next (deficit
+//! round robin). So senders that always have something send bytes by their weights, the same number if those are the
+//! same, whatever the lengths of their packets, but for short ones, which count for more: they are as much work. One
+//! that goes out as many counts for all of them. How much a sender may leave waiting depends on how many wait: whoever
+//! comes later finds room when the card has sent something. What waits here is a name of the packet; its bytes stay
+//! where its sender has them.
 
 use crate::packet::Size;
 use crate::vif::backlog::{MAX_WAIT_NS, STALL_NS};
@@ -129,8 +131,8 @@ impl<T: Copy> Turns<T> {
         self.is_stalled
     }
 
-    /// Makes a packet wait that is as long, and goes out as so many, as `size` says. An error gives it back: too much waits already, in all or of this
-    /// sender, or the card has taken nothing for too long.
+    /// Makes a packet wait that is as long, and goes out as so many, as `size` says. An error gives it back: too much
+    /// waits already, in all or of this sender, or the card has taken nothing for too long.
     pub fn push(&mut self, sender: u16, packet: T, size: Size, now: u64) -> Result<(), T> {
         self.look(now);
         let Some(own) = self.senders.get(usize::from(sender)).map(|s| s.nr) else { return Err(packet) };
@@ -162,7 +164,8 @@ impl<T: Copy> Turns<T> {
         Some(&mut self.waiting[usize::from(first)].packet)
     }
 
-    /// How many of the packets of whose turn it is follow each other, with the first: those that his turn is enough for; at most so many.
+    /// How many of the packets of whose turn it is follow each other, with the first: those that his turn is enough
+    /// for; at most so many.
     pub fn in_turn(&mut self, most: u16) -> u16 {
         if self.first().is_none() {
             return 0;

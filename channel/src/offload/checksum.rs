@@ -40,8 +40,8 @@ impl Sum {
     }
 }
 
-/// A sum of bytes that are taken eight at a time, in the order of this machine: 2^64 is 1 modulo 2^16 - 1, so carries go round, and the
-/// order comes right at the end.
+/// A sum of bytes that are taken eight at a time, in the order of this machine: 2^64 is 1 modulo 2^16 - 1, so carries
+/// go round, and the order comes right at the end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Eights {
     total: u64,
@@ -129,8 +129,8 @@ fn pseudo_eights(bytes: &[u8], headers: &Headers, len: u32) -> Option<Eights> {
     Some(sum)
 }
 
-/// Bytes of TCP or UDP, header and payload, of a packet of `len` bytes that begins with `bytes`; a short frame is filled up behind them. `None`: there
-/// are not so many, or IP and UDP say different lengths.
+/// Bytes of TCP or UDP, header and payload, of a packet of `len` bytes that begins with `bytes`; a short frame is
+/// filled up behind them. `None`: there are not so many, or IP and UDP say different lengths.
 #[inline(always)]
 fn l4_len(bytes: &[u8], headers: &Headers, len: u16) -> Option<u16> {
     let Headers { is_v6, l3, l4, protocol, payload } = *headers;
@@ -140,7 +140,8 @@ fn l4_len(bytes: &[u8], headers: &Headers, len: u16) -> Option<u16> {
     (is_there && (protocol == L4::Tcp || word(bytes, l4 + 4)? == said)).then_some(said)
 }
 
-/// Is the TCP or UDP checksum of a packet right that lies in `whole`, and whose beginning is copied in `bytes`? One that has none is not.
+/// Is the TCP or UDP checksum of a packet right that lies in `whole`, and whose beginning is copied in `bytes`? One
+/// that has none is not.
 #[inline(always)]
 pub fn is_right<F: Copy>(bytes: &[u8], headers: &Headers, whole: &Fragment<F>, frames: &impl Frames<F>) -> bool {
     let Some(len) = l4_len(bytes, headers, whole.len) else { return false };
@@ -154,8 +155,8 @@ pub fn is_right<F: Copy>(bytes: &[u8], headers: &Headers, whole: &Fragment<F>, f
     sum.is_right()
 }
 
-/// The checksum that completes a packet whose [`Checksum`] is blank, and where it belongs. `None`: nothing is to be done.
-/// The payload is read: if its sender changes it meanwhile, the packet is what its receiver throws away.
+/// The checksum that completes a packet whose [`Checksum`] is blank, and where it belongs. `None`: nothing is to be
+/// done. The payload is read: if its sender changes it meanwhile, the packet is what its receiver throws away.
 pub fn complete<F: Copy>(view: &View<'_, F>, frames: &impl Frames<F>) -> Option<(usize, [u8; 2])> {
     let Checksum::Blank { start, field } = view.checksum else { return None };
     let mut sum = Sum::default();

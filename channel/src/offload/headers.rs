@@ -60,8 +60,8 @@ pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// Finds the headers in the first bytes of a packet. `None`: no TCP or UDP, a fragment of a datagram, or headers that do not
-/// lie in `bytes` as a whole.
+/// Finds the headers in the first bytes of a packet. `None`: no TCP or UDP, a fragment of a datagram, or headers that
+/// do not lie in `bytes` as a whole.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Option<Headers> {
     plain(bytes).or_else(|| parse_any(bytes))
@@ -106,7 +106,8 @@ pub fn is_tagged(bytes: &[u8]) -> bool {
     word(bytes, 12).is_some_and(|ethertype| ETH_VLAN.contains(&ethertype))
 }
 
-/// Does a packet whose first bytes are these end within its tags? Of one that has no end of them it is not known, and said as well.
+/// Does a packet whose first bytes are these end within its tags? Of one that has no end of them it is not known, and
+/// said as well.
 #[cold]
 pub fn ends_in_tags(bytes: &[u8]) -> bool {
     let mut types = (12..).step_by(TAG as usize).map(|at| word(bytes, at));

@@ -1,8 +1,9 @@
-//! Putting TCP segments that follow each other together, as a receiver's own stack would: one packet for many, which says how it is
-//! to be cut. Cut, it is the same segments again.
+//! Putting TCP segments that follow each other together, as a receiver's own stack would: one packet for many, which
+//! says how it is to be cut. Cut, it is the same segments again.
 //!
-//! Only what differs in nothing but its place in the stream is put together: the same headers and options, no VLAN tag, no flags but ACK and, on the
-//! last, PSH. Identifications of IPv4 count up, or say nothing because the packet may not be cut on its way (RFC 6864).
+//! Only what differs in nothing but its place in the stream is put together: the same headers and options, no VLAN tag,
+//! no flags but ACK and, on the last, PSH. Identifications of IPv4 count up, or say nothing because the packet may not
+//! be cut on its way (RFC 6864).
 
 use super::checksum::{pseudo_header, sum};
 use super::headers::{parse, word, Headers, ETH_HEADER, L4};
@@ -57,8 +58,9 @@ impl<F: Copy> Merger<F> {
         self.nr = 0;
     }
 
-    /// Takes a packet: `header` is a copy of its beginning, and all of it lies in `whole`. `takes` says what may be made of it, and `is_right`,
-    /// asked last, whether its checksum is right. `false`: it is not in, because it is no such segment, or does not follow those that are.
+    /// Takes a packet: `header` is a copy of its beginning, and all of it lies in `whole`. `takes` says what may be
+    /// made of it, and `is_right`, asked last, whether its checksum is right. `false`: it is not in, because it is no
+    /// such segment, or does not follow those that are.
     #[inline]
     pub fn add(
         &mut self,

@@ -40,8 +40,9 @@ impl<'a, F: Copy> Cutter<'a, F> {
         self.payload.div_ceil(self.size).max(1)
     }
 
-    /// May a card, which sends no frame longer than `max_frame` bytes, be asked to cut it? Whatever is unusual is cut here: what its headers
-    /// and its sender say of it differs, there are tags or extension headers, segments are tiny, or there is only one.
+    /// May a card, which sends no frame longer than `max_frame` bytes, be asked to cut it? Whatever is unusual is cut
+    /// here: what its headers and its sender say of it differs, there are tags or extension headers, segments are tiny,
+    /// or there is only one.
     pub fn is_plain(&self, max_frame: u32) -> bool {
         let Headers { is_v6, l3, l4, protocol, payload } = self.headers;
         let is_v6_packet = self.view.gso.is_some_and(|gso| gso.kind == GsoKind::TcpV6);

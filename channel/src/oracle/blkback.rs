@@ -1,5 +1,5 @@
-//! A medium, and back ends of driver domains that come and go: they do what they are asked in any order, and may die at any step. Some lie, some
-//! lose what they have read.
+//! A medium, and back ends of driver domains that come and go: they do what they are asked in any order, and may die at
+//! any step. Some lie, some lose what they have read.
 
 use super::blkfront::{sector_of, NOTHING, SECTORS};
 use super::memory::Memory;
@@ -177,8 +177,8 @@ impl Blkback {
         self.ring.push()
     }
 
-    /// Says what is not so: answers what it has not done, or has answered, or was never asked, or writes an index that cannot be.
-    /// `true`: an event is wanted.
+    /// Says what is not so: answers what it has not done, or has answered, or was never asked, or writes an index that
+    /// cannot be. `true`: an event is wanted.
     pub fn lie(&mut self, [how, a, b]: [u8; 3]) -> bool {
         self.is_liar = true;
         let some = |list: &[[u32; 28]]| list.get(usize::from(a) % list.len().max(1)).copied().unwrap_or([a.into(); 28]);

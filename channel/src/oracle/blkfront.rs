@@ -1,7 +1,7 @@
 //! A guest that uses a disk, and knows what must come out.
 //!
-//! Each write fills its sectors with a stamp of its own. A sector has one request under way at a time, unless there is a barrier between
-//! the two: so what a read must give is known when it is asked for.
+//! Each write fills its sectors with a stamp of its own. A sector has one request under way at a time, unless there is
+//! a barrier between the two: so what a read must give is known when it is asked for.
 
 use super::blkback::touches;
 use super::front_ring::FrontRing;
@@ -100,8 +100,8 @@ impl Blkfront {
         self.sectors[sector].newest
     }
 
-    /// Asks for what `operation` is called, on as many sectors as `pieces` have. A bad one has a page that is not granted. `false`: it
-    /// cannot now.
+    /// Asks for what `operation` is called, on as many sectors as `pieces` have. A bad one has a page that is not
+    /// granted. `false`: it cannot now.
     pub fn ask(&mut self, operation: u8, sector: usize, pieces: &[Piece], is_bad: bool) -> bool {
         let nr: usize = pieces.iter().map(|(first, last)| usize::from(last + 1 - first)).sum();
         let is_write = operation != BLKIF_OP_READ;

@@ -1,17 +1,19 @@
 //! A guest, its disk, and driver domains that die: the fuzz target `disk` and the property tests run it.
 //!
-//! Input bytes choose what happens next: requests of all kinds, the hypervisor's work in small portions, what the back end of the moment takes,
-//! does and answers, in any order; deaths between any two of these, with and without a time in which there is none, and with and without
-//! errors for all that was asked just before, each of which leaves other bytes in all its pages than were there, and is followed by one that has the same
-//! pages or others; and, in some runs, sectors of the medium that are bad, lies of the back end's, or a guest that writes
-//! anything anywhere. It must hold that
+//! Input bytes choose what happens next: requests of all kinds, the hypervisor's work in small portions, what the back
+//! end of the moment takes, does and answers, in any order; deaths between any two of these, with and without a time in
+//! which there is none, and with and without errors for all that was asked just before, each of which leaves other
+//! bytes in all its pages than were there, and is followed by one that has the same pages or others; and, in some runs,
+//! sectors of the medium that are bad, lies of the back end's, or a guest that writes anything anywhere. It must hold
+//! that
 //!
-//! - each request is answered once, after the last use of its grants, with what it asked for in the answer, and with an error if, and only if, a
-//!   page or a sector of its own is bad;
-//! - what is read is what was written last; what was answered before a flush was asked for lasts once that is answered; nothing passes a
-//!   barrier;
+//! - each request is answered once, after the last use of its grants, with what it asked for in the answer, and with an
+//!   error if, and only if, a page or a sector of its own is bad;
+//! - what is read is what was written last; what was answered before a flush was asked for lasts once that is answered;
+//!   nothing passes a barrier;
 //! - everybody who sleeps is woken;
-//! - at the end nothing is in use, and all that was asked for is done; or, in some runs, it is answered when the disk is let go.
+//! - at the end nothing is in use, and all that was asked for is done; or, in some runs, it is answered when the disk
+//!   is let go.
 
 use super::blkback::{Blkback, Medium};
 use super::blkfront::{Blkfront, SECTORS, UNKNOWN};

@@ -98,7 +98,8 @@ impl Shape {
         f
     }
 
-    /// Its segments of `size` bytes of payload, byte by byte as RFC 9293, RFC 768 and RFC 791 have them, with their checksums.
+    /// Its segments of `size` bytes of payload, byte by byte as RFC 9293, RFC 768 and RFC 791 have them, with their
+    /// checksums.
     pub fn segments(self, size: usize) -> Vec<Vec<u8>> {
         let (frame, shape) = (self.blank(), self);
         let l3 = 14 + 4 * usize::from(shape.tags);

@@ -122,7 +122,8 @@ impl Netfront {
         true
     }
 
-    /// Shows the back end what is new in both rings. Returns whether it wants an event: of the transmit ring, of the receive ring.
+    /// Shows the back end what is new in both rings. Returns whether it wants an event: of the transmit ring, of the
+    /// receive ring.
     pub fn kick(&mut self) -> (bool, bool) {
         (self.tx.push(), self.rx.push())
     }
@@ -177,7 +178,8 @@ impl Netfront {
         Some((words, gref, frame))
     }
 
-    /// Takes what was received, and asks for an event at the next. Packets with an error in one of their slots are counted only.
+    /// Takes what was received, and asks for an event at the next. Packets with an error in one of their slots are
+    /// counted only.
     pub fn receive(&mut self) -> (Vec<Received>, usize) {
         let (mut packets, mut errors) = self.receive_some(usize::MAX);
         while self.rx.ask_for_event() {

@@ -1,11 +1,13 @@
-//! A host: guests that behave and one that does not, the switch, and a network card that is slow. The fuzz target `channel`
-//! and the property tests run it.
+//! A host: guests that behave and one that does not, the switch, and a network card that is slow. The fuzz target
+//! `channel` and the property tests run it.
 //!
-//! Input bytes choose what happens next: packets of all kinds, pages posted, back-end work in small portions, time, frames from
-//! outside, restarts of the card's driver, and whatever a hostile guest can do to its rings and grants. It must hold that
+//! Input bytes choose what happens next: packets of all kinds, pages posted, back-end work in small portions, time,
+//! frames from outside, restarts of the card's driver, and whatever a hostile guest can do to its rings and grants. It
+//! must hold that
 //!
-//! - every packet of a guest that behaves arrives where it belongs: every byte, in order, once, unless its receiver leaves too
-//!   many waiting; as it was sent if the receiver takes that, else cut and with its checksum as a slow reference has it;
+//! - every packet of a guest that behaves arrives where it belongs: every byte, in order, once, unless its receiver
+//!   leaves too many waiting; as it was sent if the receiver takes that, else cut and with its checksum as a slow
+//!   reference has it;
 //! - every slot is answered once, after the last use of its grant (the front ends check that as Linux's does);
 //! - nobody is told of news that are none, and everybody who sleeps is woken;
 //! - no frame carries a behaving guest's address but its own;

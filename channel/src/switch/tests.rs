@@ -166,7 +166,8 @@ fn what_waits_for_an_interface_goes_by_the_card_that_is_the_way_out_instead() {
     assert_eq!([ALL, mac(1)].map(|address| onward(&after, address)), [Onward::Goes; 2]);
 }
 
-/// A table that cannot be replaced for want of memory, when its way out goes, sends nothing there any more: who is refused there would try for ever.
+/// A table that cannot be replaced for want of memory, when its way out goes, sends nothing there any more: who is
+/// refused there would try for ever.
 #[test]
 fn a_table_in_use_can_lose_its_way_out() {
     let table = Table::build(7, &ports(3, true)).unwrap();
@@ -195,7 +196,8 @@ fn nothing_overtakes_what_waits_for_a_way_out_that_changes() {
     let interface = || Table::build(1, &[out(Kind::Uplink), guest(2)]).unwrap();
     let card = || Table::build(2, &ports(1, false)).unwrap();
     for (before, was, after, is) in [(interface(), DRIVER, card(), UP), (card(), UP, interface(), DRIVER)] {
-        // What waits for the old way out, what waits for any, and what has gone by the new one: packets by their numbers.
+        // What waits for the old way out, what waits for any, and what has gone by the new one: packets by their
+        // numbers.
         let (mut old, mut held, mut new) = (alloc::vec![0, 1, 2], alloc::vec![], alloc::vec![]);
         let mut send = |table: &Table, old: &mut Vec<u32>, held: &mut Vec<u32>, packet| {
             match table.uplink() {

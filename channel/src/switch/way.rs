@@ -1,4 +1,5 @@
-//! By which port of a table packets leave: the one thing of it that changes while it is in use, since that needs no memory.
+//! By which port of a table packets leave: the one thing of it that changes while it is in use, since that needs no
+//! memory.
 
 use super::{PortId, NONE};
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};

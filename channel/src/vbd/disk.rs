@@ -22,8 +22,8 @@ use xen_abi::io::blkif::*;
 const EACH: u32 = 1 << 10;
 /// So long after it was not known whether to believe a back end that is asked again, in ns.
 const WORD_NS: u64 = 50_000;
-/// So long after an error of its back end's a guest is told of it, in ns, if that back end is still there. One that is about to die answers
-/// with errors before: its device was taken away, or does not work as it should.
+/// So long after an error of its back end's a guest is told of it, in ns, if that back end is still there. One that is
+/// about to die answers with errors before: its device was taken away, or does not work as it should.
 pub const DOUBT_NS: u64 = 5_000_000_000;
 /// Segments that a slot has room for.
 #[allow(clippy::cast_possible_truncation, reason = "eleven")]
@@ -56,7 +56,8 @@ pub struct Served {
     pub tell_back: bool,
     /// Then there is something to do, in ns, whether or not somebody notifies.
     pub look_at: Option<u64>,
-    /// Guest or back end notify only of one of their next: it is to be looked at within [`LATE_NS`](crate::pace::LATE_NS).
+    /// Guest or back end notify only of one of their next: it is to be looked at within
+    /// [`LATE_NS`](crate::pace::LATE_NS).
     pub is_late: bool,
 }
 
@@ -71,8 +72,8 @@ enum Left {
     Asleep,
 }
 
-/// Pages that cannot be used: too few, too many, or, while something waits to be done, not as many as hold it, or some of those in another
-/// order.
+/// Pages that cannot be used: too few, too many, or, while something waits to be done, not as many as hold it, or some
+/// of those in another order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadPages;
 
@@ -116,7 +117,8 @@ pub struct Disk<P, F> {
 }
 
 impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
-    /// Takes up the guest's ring in `page`. Nothing is taken out of it as long as there is no back end. `secret`: a number that no guest can guess.
+    /// Takes up the guest's ring in `page`. Nothing is taken out of it as long as there is no back end. `secret`: a
+    /// number that no guest can guess.
     pub fn connect(page: P, offers: Offers, secret: u64) -> Result<Self, RingError> {
         Ok(Disk {
             ring: BackRing::attach(page)?,
@@ -180,17 +182,19 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.journal.discard_sectors = sectors;
     }
 
-    /// For how long the oldest request has waited whose answer is not there, since this back end is there, in ns; 0 if there is none. It need not have been
-    /// passed on.
+    /// For how long the oldest request has waited whose answer is not there, since this back end is there, in ns; 0 if
+    /// there is none. It need not have been passed on.
     pub fn oldest_for(&self, now: u64) -> u64 {
         let since = self.journal.oldest_unanswered().zip(self.link.as_ref());
         since.map_or(0, |(taken_at, link)| now.saturating_sub(taken_at.max(link.since)))
     }
 
-    /// A back end is there, which may map `page` and `pages`; nobody else uses them any more. A request may have `max_segments` segments, or
-    /// 11 if that is less. What the one before has not answered is done by this one. As long as something waits, there must be as many frames as the one before had, which the caller still holds: the same
-    /// ones, or others. What is to be written is read from the guest's pages once more: a back end that is gone, or its device, may have written over
-    /// the copy. The copy is used of what the guest does not grant any more. `now`: in ns.
+    /// A back end is there, which may map `page` and `pages`; nobody else uses them any more. A request may have
+    /// `max_segments` segments, or 11 if that is less. What the one before has not answered is done by this one. As
+    /// long as something waits, there must be as many frames as the one before had, which the caller still holds: the
+    /// same ones, or others. What is to be written is read from the guest's pages once more: a back end that is gone,
+    /// or its device, may have written over the copy. The copy is used of what the guest does not grant any more.
+    /// `now`: in ns.
     pub fn attach<G: Grants<Frame = F>>(
         &mut self,
         page: P,
@@ -241,14 +245,16 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         Ok(())
     }
 
-    /// The back end is gone, with what it has not answered; its ring and pages are not touched any more. `false`: there was none.
+    /// The back end is gone, with what it has not answered; its ring and pages are not touched any more. `false`: there
+    /// was none.
     pub fn detach(&mut self) -> bool {
         let nr_repeated = self.journal.begin_again(|page| self.pool.give(page));
         self.stats.repeated += u64::from(nr_repeated);
         self.link.take().is_some()
     }
 
-    /// What waits, and what comes, is answered with errors as long as there is no back end. If not, it waits. What was before.
+    /// What waits, and what comes, is answered with errors as long as there is no back end. If not, it waits. What was
+    /// before.
     pub fn give_up(&mut self, is_wanted: bool) -> bool {
         core::mem::replace(&mut self.has_given_up, is_wanted && self.link.is_none())
     }
@@ -268,9 +274,10 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.has_given_up
     }
 
-    /// Does what there is to do: takes the back end's answers and answers the guest, takes requests and passes them on, until nothing
-    /// is left or `budget` (bytes that are copied, and something for each request) is spent. `turns`: among the disks that share the back end's domain. `now`: in ns.
-    /// `may_be_late`: it can be looked at soon though nobody notifies.
+    /// Does what there is to do: takes the back end's answers and answers the guest, takes requests and passes them on,
+    /// until nothing is left or `budget` (bytes that are copied, and something for each request) is spent. `turns`:
+    /// among the disks that share the back end's domain. `now`: in ns. `may_be_late`: it can be looked at soon though
+    /// nobody notifies.
     pub fn serve<G: Grants<Frame = F>>(
         &mut self,
         grants: &mut G,
@@ -614,7 +621,8 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
                 }
             }
         }
-        // Who has to wait for pages is looked at when there are answers. Not so who has asked for something a moment ago.
+        // Who has to wait for pages is looked at when there are answers. Not so who has asked for something a moment
+        // ago.
         if self.dead.is_none() && !lacks_pages {
             let under_way = if self.link.is_some() { self.journal.len().into() } else { 0 };
             let at = self.ring.req_cons();
@@ -662,7 +670,8 @@ fn gref_of<F>(pages: &[Page<F>], nr: PageNr) -> u32 {
     pages.get(usize::from(nr)).map_or(u32::MAX, |page| page.gref)
 }
 
-/// What may be passed on next, with at most so many segments, which are the first of the link's list then. Those that are to be read are marked.
+/// What may be passed on next, with at most so many segments, which are the first of the link's list then. Those that
+/// are to be read are marked.
 #[inline]
 fn next_run<P, F>(
     journal: &mut Journal,

@@ -13,8 +13,8 @@ pub struct End {
 }
 
 impl End {
-    /// After how many entries it is to notify, if `under_way` will bring about another look: after half of them at most, so that nobody waits for
-    /// what waits for him. And its pace then, if that changes.
+    /// After how many entries it is to notify, if `under_way` will bring about another look: after half of them at
+    /// most, so that nobody waits for what waits for him. And its pace then, if that changes.
     #[inline]
     pub fn ahead(&self, at: u32, under_way: u32, now: &impl Fn() -> u64) -> (u32, Option<Pace>) {
         if under_way < 4 {
@@ -48,8 +48,8 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// A look at one end that has brought nothing, at `now` (ns); how far the rings are. Whether nothing has happened for long: then whoever does something
-    /// next notifies. A medium may take minutes.
+    /// A look at one end that has brought nothing, at `now` (ns); how far the rings are. Whether nothing has happened
+    /// for long: then whoever does something next notifies. A medium may take minutes.
     #[cold]
     pub fn is_long(&mut self, at: [u32; 3], now: u64) -> bool {
         if self.at != at {
@@ -59,8 +59,8 @@ impl Quiet {
     }
 }
 
-/// How many requests a guest brings one after the other when nothing was under way: it waits for nothing meanwhile, so it need not notify of each of
-/// them if it has brought so many before.
+/// How many requests a guest brings one after the other when nothing was under way: it waits for nothing meanwhile, so
+/// it need not notify of each of them if it has brought so many before.
 #[derive(Clone, Copy, Default)]
 pub struct Burst {
     /// Requests of this one.

@@ -1,9 +1,9 @@
 //! The front end's end of a shared ring whose back end is not trusted.
 //!
-//! The driver domain may write anything anywhere in the page, at any time. The truth are the two indices kept here: how far requests
-//! were written and how far responses were taken. Of the page the back end's `rsp_prod` is read once for each batch, and refused
-//! if it claims more than was asked for; a response's words, each once into a copy; and the back end's `req_event`, compared and no
-//! more.
+//! The driver domain may write anything anywhere in the page, at any time. The truth are the two indices kept here: how
+//! far requests were written and how far responses were taken. Of the page the back end's `rsp_prod` is read once for
+//! each batch, and refused if it claims more than was asked for; a response's words, each once into a copy; and the
+//! back end's `req_event`, compared and no more.
 
 use crate::page::SharedPage;
 use core::sync::atomic::{fence, Ordering::SeqCst};
@@ -53,7 +53,8 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> FrontRing<P, WORDS, SIZ
         SIZE - self.req_prod.wrapping_sub(self.rsp_cons)
     }
 
-    /// Writes the next request, the first words and those that follow; others of the slot are left what they were. The back end sees it after
+    /// Writes the next request, the first words and those that follow; others of the slot are left what they were. The
+    /// back end sees it after
     /// [`FrontRing::push`]. `false`: there is no room.
     #[inline]
     #[must_use = "a request that was not written is not answered"]
@@ -81,7 +82,8 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> FrontRing<P, WORDS, SIZ
         }
         self.pushed = new;
         self.page.store_release(REQ_PROD, new);
-        // The back end writes `req_event` and then looks at `req_prod`; here it is the other way round. One sees the other's.
+        // The back end writes `req_event` and then looks at `req_prod`; here it is the other way round. One sees the
+        // other's.
         fence(SeqCst);
         new.wrapping_sub(self.page.load(REQ_EVENT)) < new.wrapping_sub(old)
     }

@@ -1,17 +1,18 @@
 //! Requests that were taken and are not yet answered.
 //!
-//! There are as many places as the guest's ring has slots. Requests are passed on in *runs* ([`super::run`]), since a slot of the back end's ring
-//! takes eleven segments and a request may have more, and since several requests for neighbouring sectors, of one direction, go together
-//! in one.
+//! There are as many places as the guest's ring has slots. Requests are passed on in *runs* ([`super::run`]), since a
+//! slot of the back end's ring takes eleven segments and a request may have more, and since several requests for
+//! neighbouring sectors, of one direction, go together in one.
 //!
-//! Which requests may be passed on is decided here ([`Journal::next_run`]), and in which order by [`super::sweep`]. Requests that nobody has answered have no order
-//! among them, except that nothing passes a barrier, and a flush waits for the writes before it. So whatever a back end had done
-//! of what it did not answer, all of it may be done once more by the next: reads and writes give the same again (their bytes are
-//! kept), and who waits for an answer before he asks for more finds nothing done after that answer. A flush is done when all
-//! that was answered before it was asked for is done, by whichever back end.
+//! Which requests may be passed on is decided here ([`Journal::next_run`]), and in which order by [`super::sweep`].
+//! Requests that nobody has answered have no order among them, except that nothing passes a barrier, and a flush waits
+//! for the writes before it. So whatever a back end had done of what it did not answer, all of it may be done once more
+//! by the next: reads and writes give the same again (their bytes are kept), and who waits for an answer before he asks
+//! for more finds nothing done after that answer. A flush is done when all that was answered before it was asked for is
+//! done, by whichever back end.
 //!
-//! An error of a run that several requests share may be due to any of them. Each is passed on once more then, in runs of its own, so only who is
-//! at fault is answered with it.
+//! An error of a run that several requests share may be due to any of them. Each is passed on once more then, in runs
+//! of its own, so only who is at fault is answered with it.
 
 use super::lost::Watch;
 use super::order::Order;
@@ -22,7 +23,8 @@ use super::sweep::Sweep;
 use alloc::boxed::Box;
 use xen_abi::io::blkif::{BLKIF_RSP_EOPNOTSUPP, BLKIF_RSP_ERROR, BLKIF_RSP_OKAY};
 
-/// Sectors that are discarded at one time: 1 GiB. A back end may discard while it does nothing else, and is to show in between that it goes on.
+/// Sectors that are discarded at one time: 1 GiB. A back end may discard while it does nothing else, and is to show in
+/// between that it goes on.
 pub const DISCARD_SECTORS: u64 = 1 << 21;
 
 /// Requests at one time.
@@ -166,8 +168,8 @@ impl Journal {
         self.nr
     }
 
-    /// Where the next request is written to, with the pages that its bytes go through. `None`: no place is free, which cannot be if it was in the
-    /// ring.
+    /// Where the next request is written to, with the pages that its bytes go through. `None`: no place is free, which
+    /// cannot be if it was in the ring.
     #[inline]
     pub fn vacant(&mut self) -> Option<&mut Entry> {
         self.places.get_mut(self.free.trailing_zeros() as usize)
@@ -237,7 +239,8 @@ impl Journal {
         }
     }
 
-    /// All of the request in a place is answered, and the guest is told no earlier than `until`: perhaps another back end does better.
+    /// All of the request in a place is answered, and the guest is told no earlier than `until`: perhaps another back
+    /// end does better.
     pub fn doubt(&mut self, place: u8, until: u64) {
         if let Some(entry) = self.places.get_mut(usize::from(place)) {
             entry.doubted_until = until;
@@ -261,8 +264,8 @@ impl Journal {
         doubted.filter_map(until).min_by_key(|(_, until)| *until)
     }
 
-    /// A back end is gone, or another is there: all is to be passed on from the beginning, under new names. How many requests had been
-    /// passed on, all or in part. The pages of lists are given back.
+    /// A back end is gone, or another is there: all is to be passed on from the beginning, under new names. How many
+    /// requests had been passed on, all or in part. The pages of lists are given back.
     pub fn begin_again(&mut self, give: impl FnMut(PageNr)) -> u32 {
         let slow = self.watch.end(&self.runs);
         self.runs.begin_again(give);
@@ -280,7 +283,8 @@ impl Journal {
         nr
     }
 
-    /// The request in a place, all of whose runs are answered, is passed on once more if its error may be another one's. `false`: it is not.
+    /// The request in a place, all of whose runs are answered, is passed on once more if its error may be another
+    /// one's. `false`: it is not.
     pub fn try_alone(&mut self, place: u8) -> bool {
         let Some(entry) = self.places.get_mut(usize::from(place)) else { return false };
         if !entry.has_failed_in_company {
@@ -298,8 +302,9 @@ impl Journal {
         self.unsent != 0
     }
 
-    /// What may be passed on next: at most `max_segments` segments, of requests whose turn it is and which are neighbours. They are `put` somewhere, by
-    /// sector, with the pages that hold them and with what is to be done, and they are passed on then. `is_counted`: it has a cost.
+    /// What may be passed on next: at most `max_segments` segments, of requests whose turn it is and which are
+    /// neighbours. They are `put` somewhere, by sector, with the pages that hold them and with what is to be done, and
+    /// they are passed on then. `is_counted`: it has a cost.
     pub fn next_run(
         &mut self,
         max_segments: u8,
@@ -382,8 +387,8 @@ impl Journal {
         }
     }
 
-    /// A run of the discard in a place is passed on: how many sectors it discards, and with which flag. The next one is, if there are more, when this
-    /// one is answered.
+    /// A run of the discard in a place is passed on: how many sectors it discards, and with which flag. The next one
+    /// is, if there are more, when this one is answered.
     pub fn part_of_discard(&mut self, place: u8) -> (u64, u8) {
         let Some(entry) = self.places.get_mut(usize::from(place)) else { return (0, 0) };
         let part = entry.left_to_discard().min(self.discard_sectors);
@@ -396,8 +401,8 @@ impl Journal {
         self.runs.list_in(name, page);
     }
 
-    /// The back end has answered `name` with `status`: 0, or a negative number, the worst of which is kept. The run, and the places of requests
-    /// all of whose runs are answered with it, a bit each; `None`: nobody waits for that.
+    /// The back end has answered `name` with `status`: 0, or a negative number, the worst of which is kept. The run,
+    /// and the places of requests all of whose runs are answered with it, a bit each; `None`: nobody waits for that.
     pub fn answered(&mut self, name: Name, status: i16) -> Option<(Ended, u32)> {
         let ended = self.runs.end(name)?;
         let members = ended.members;

@@ -1,8 +1,9 @@
 //! Whether a read brought anything.
 //!
-//! A back end may say that a read is done which has brought nothing: its kernel is damaged, and its device wrote elsewhere, or not at all. What is in
-//! the page then is an earlier request's. So before a back end is asked to read there is a *mark* at the end of each segment, a number that nobody
-//! else knows; where it still is afterwards nothing has come. A back end that knows the number can lie all the same: this is for those that mean no harm.
+//! A back end may say that a read is done which has brought nothing: its kernel is damaged, and its device wrote
+//! elsewhere, or not at all. What is in the page then is an earlier request's. So before a back end is asked to read
+//! there is a *mark* at the end of each segment, a number that nobody else knows; where it still is afterwards nothing
+//! has come. A back end that knows the number can lie all the same: this is for those that mean no harm.
 
 use super::request::Segment;
 use crate::grants::Frames;

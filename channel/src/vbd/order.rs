@@ -53,7 +53,8 @@ impl Order {
         core::iter::successors(Some(place), |place| Some(self.after[at(*place)])).take_while(|place| *place != END)
     }
 
-    /// The first one of `places`, a bit each, which are in the list. It is looked for from the end: those that came last are near.
+    /// The first one of `places`, a bit each, which are in the list. It is looked for from the end: those that came
+    /// last are near.
     #[inline]
     pub fn first_of(&self, places: u32) -> u8 {
         let (mut rest, mut place) = (places, END);

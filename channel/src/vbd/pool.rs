@@ -1,9 +1,10 @@
 //! The pages between guest and back end that nothing goes through now.
 //!
-//! A request's pages follow each other if there are so many that do, and so do those of requests that come together. A stock back end that keeps
-//! pages mapped then has neighbours in its own memory, too, and hands its device one piece of memory in place of many. Whether it has depends on the order
-//! in which it maps them: Linux takes pages to map others' at from a heap whose top has the highest number. So a back end gets the last page first, and
-//! each further one before those that it has had.
+//! A request's pages follow each other if there are so many that do, and so do those of requests that come together. A
+//! stock back end that keeps pages mapped then has neighbours in its own memory, too, and hands its device one piece of
+//! memory in place of many. Whether it has depends on the order in which it maps them: Linux takes pages to map others'
+//! at from a heap whose top has the highest number. So a back end gets the last page first, and each further one before
+//! those that it has had.
 
 use super::request::MAX_SEGMENTS;
 use alloc::vec::Vec;

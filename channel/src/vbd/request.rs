@@ -135,8 +135,8 @@ impl Request {
         u32::from(self.nr_sectors) * SECTOR_BYTES
     }
 
-    /// Becomes what a guest has written into a slot, whose words `word` reads: each is read once at most. Segments beyond its own are left what they
-    /// were, and if it is refused everything may be anything.
+    /// Becomes what a guest has written into a slot, whose words `word` reads: each is read once at most. Segments
+    /// beyond its own are left what they were, and if it is refused everything may be anything.
     #[inline]
     pub fn decode(&mut self, word: impl Fn(usize) -> u32, offers: Offers) -> Slot {
         let [operation, second, third, fourth] = word(0).to_le_bytes();

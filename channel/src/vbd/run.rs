@@ -1,6 +1,8 @@
-//! What a slot of the back end's ring takes: a *run* of segments that follow each other on the medium, of one request or of several.
+//! What a slot of the back end's ring takes: a *run* of segments that follow each other on the medium, of one request
+//! or of several.
 //!
-//! Each run has a [`Name`], which goes through hands that are not trusted: it is good once, for the one back end that it was given to.
+//! Each run has a [`Name`], which goes through hands that are not trusted: it is good once, for the one back end that
+//! it was given to.
 
 use super::pool::PageNr;
 use super::request::{halves, Kind};
@@ -167,7 +169,8 @@ impl Runs {
         self.answered
     }
 
-    /// The runs that are not answered: place, number, and the places of the requests that they have segments of, a bit each.
+    /// The runs that are not answered: place, number, and the places of the requests that they have segments of, a bit
+    /// each.
     pub fn waiting(&self) -> impl Iterator<Item = (usize, u32, u32)> + '_ {
         let is_used = |(place, _): &(usize, &UnderWay)| self.free >> place & 1 == 0;
         self.under_way.iter().enumerate().filter(is_used).map(|(place, run)| (place, run.number, run.members))

@@ -1,25 +1,29 @@
 //! What several disks have of one back end's domain: shares by weight.
 //!
-//! Together they have as much under way there as one alone could have ([`ROOM`]); what goes beyond waits in their journals. Who of those that wait is
-//! the next is decided by start-time fair queueing: what a disk passes on moves its own virtual time forward, the less the heavier it is, and the one
-//! that is behind goes first. So disks that always have something to ask for get shares of what the driver domain does by their weights, in
-//! whatever order that answers; one that asks now and then does not wait behind what others keep waiting, but for what is under way; and what one
-//! does not use the others have. One that has the driver domain for itself is not held back at all.
+//! Together they have as much under way there as one alone could have ([`ROOM`]); what goes beyond waits in their
+//! journals. Who of those that wait is the next is decided by start-time fair queueing: what a disk passes on moves its
+//! own virtual time forward, the less the heavier it is, and the one that is behind goes first. So disks that always
+//! have something to ask for get shares of what the driver domain does by their weights, in whatever order that
+//! answers; one that asks now and then does not wait behind what others keep waiting, but for what is under way; and
+//! what one does not use the others have. One that has the driver domain for itself is not held back at all.
 //!
-//! A medium may hang, and others of the same driver domain need not. So what a disk has under way does not count, and it has no turns, while nothing
-//! of that was answered for [`STALL_NS`], if nothing at all was, or of others more than can have been before it. All may be slow, and then each is answered seldom.
+//! A medium may hang, and others of the same driver domain need not. So what a disk has under way does not count, and
+//! it has no turns, while nothing of that was answered for [`STALL_NS`], if nothing at all was, or of others more than
+//! can have been before it. All may be slow, and then each is answered seldom.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use xen_abi::channel_op::WEIGHT;
 
-/// What may be under way at one time, of all disks. A run costs one, and one for each of its pages; so it is a ring full of runs of one page each, or
-/// two of 32 pages.
+/// What may be under way at one time, of all disks. A run costs one, and one for each of its pages; so it is a ring
+/// full of runs of one page each, or two of 32 pages.
 pub const ROOM: u32 = 64;
-/// So long nothing is answered of what a disk has under way until others do not wait for it any more, in ns. Who was refused is to ask again then.
+/// So long nothing is answered of what a disk has under way until others do not wait for it any more, in ns. Who was
+/// refused is to ask again then.
 pub const STALL_NS: u64 = 100_000_000;
-/// Of other disks so much is answered before what a disk has under way, at most: what was under way then, and some more, since who answers may choose.
+/// Of other disks so much is answered before what a disk has under way, at most: what was under way then, and some
+/// more, since who answers may choose.
 const PASSES: u64 = 4 * ROOM as u64;
 /// Virtual time of what costs one, for the weight 1.
 const UNIT: u64 = 1 << 20;
@@ -35,7 +39,8 @@ pub enum Belief {
     No,
 }
 
-/// What a disk knows of its back end's domain: whether it may pass on something now, as one of several, and whether it is to believe that domain.
+/// What a disk knows of its back end's domain: whether it may pass on something now, as one of several, and whether it
+/// is to believe that domain.
 pub trait Turns {
     /// Whether to believe what is in the ring by now.
     fn belief(&self) -> Belief;
@@ -166,8 +171,8 @@ impl<T: Copy> Shares<T> {
         self.disks.iter().flatten().count()
     }
 
-    /// Whether a disk that has something to pass on may do so, at time `now` (ns). If not it waits, and [`Shares::next_turn`] names it when its turn
-    /// has come.
+    /// Whether a disk that has something to pass on may do so, at time `now` (ns). If not it waits, and
+    /// [`Shares::next_turn`] names it when its turn has come.
     #[inline]
     pub fn may_begin(&mut self, member: Member, now: u64) -> bool {
         self.is_its_turn(member) || self.is_turn_at_last(member, now)
@@ -183,7 +188,8 @@ impl<T: Copy> Shares<T> {
         is_alone || !disk.is_stalled && self.under_way < ROOM && self.waiting.peek().is_none_or(is_first)
     }
 
-    /// Whether it is, if nobody waits for those that have stalled. If not the disk waits; whoever has come before it keeps his place.
+    /// Whether it is, if nobody waits for those that have stalled. If not the disk waits; whoever has come before it
+    /// keeps his place.
     #[cold]
     fn is_turn_at_last(&mut self, member: Member, now: u64) -> bool {
         if now >= self.next_look {
@@ -259,7 +265,8 @@ impl<T: Copy> Shares<T> {
         self.ended(member, u32::MAX, 0)
     }
 
-    /// The disk that is to pass on something now, if there is room for what waits. It does not wait any more, unless it asks again.
+    /// The disk that is to pass on something now, if there is room for what waits. It does not wait any more, unless it
+    /// asks again.
     pub fn next_turn(&mut self) -> Option<T> {
         while self.under_way < ROOM {
             let Reverse((_, member)) = self.waiting.pop()?;

@@ -1,8 +1,9 @@
 //! The elevator: in which order requests that wait are passed on.
 //!
-//! Requests that wait at one time are passed on in one *sweep*, the one with the lowest sector first. What comes meanwhile, because the back
-//! end's ring is full, waits for the next sweep. So nobody is passed over by more requests than those of the sweep that is under way when he
-//! comes, and of his own: fewer than twice [`PLACES`]. Nothing waits for a sweep to begin.
+//! Requests that wait at one time are passed on in one *sweep*, the one with the lowest sector first. What comes
+//! meanwhile, because the back end's ring is full, waits for the next sweep. So nobody is passed over by more requests
+//! than those of the sweep that is under way when he comes, and of his own: fewer than twice [`PLACES`]. Nothing waits
+//! for a sweep to begin.
 
 use super::journal::PLACES;
 

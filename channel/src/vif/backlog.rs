@@ -1,8 +1,8 @@
 //! Packets that wait because their receiver has not posted enough pages.
 //!
-//! A guest that does not run for a moment must not lose what others send meanwhile, and one that never takes anything must
-//! not make them wait: so there is a limit of bytes and one of time. Both are netback's. What waits here is a name of the packet;
-//! its bytes stay where its sender has them.
+//! A guest that does not run for a moment must not lose what others send meanwhile, and one that never takes anything
+//! must not make them wait: so there is a limit of bytes and one of time. Both are netback's. What waits here is a name
+//! of the packet; its bytes stay where its sender has them.
 
 use alloc::collections::VecDeque;
 

@@ -18,7 +18,8 @@ impl Credit {
     /// No limit.
     pub const UNLIMITED: Credit = Credit { per_interval: None, interval_ns: 0, remaining: 0, since: 0 };
 
-    /// `bytes` in each `interval_us`, from time `now` (ns) on. Without limit if either is 0, or nobody could send at all.
+    /// `bytes` in each `interval_us`, from time `now` (ns) on. Without limit if either is 0, or nobody could send at
+    /// all.
     pub fn new(bytes: u64, interval_us: u64, now: u64) -> Credit {
         if bytes == 0 || interval_us == 0 {
             return Credit::UNLIMITED;
@@ -27,14 +28,15 @@ impl Credit {
         Credit { per_interval: Some(bytes), interval_ns, remaining: bytes, since: now }
     }
 
-    /// Reads what the toolstack writes as the key `rate` of a back end: bytes, a comma, microseconds. `None`: that is not it;
-    /// netback then has no limit, and says so.
+    /// Reads what the toolstack writes as the key `rate` of a back end: bytes, a comma, microseconds. `None`: that is
+    /// not it; netback then has no limit, and says so.
     pub fn parse(rate: &str, now: u64) -> Option<Credit> {
         let (bytes, interval) = rate.split_once(',')?;
         Some(Credit::new(bytes.trim().parse().ok()?, interval.trim().parse().ok()?, now))
     }
 
-    /// Pays for a packet of `bytes` at time `now` (ns). An error says when there is more credit (ns); nothing is paid then.
+    /// Pays for a packet of `bytes` at time `now` (ns). An error says when there is more credit (ns); nothing is paid
+    /// then.
     #[inline]
     pub fn charge(&mut self, bytes: u16, now: u64) -> Result<(), u64> {
         let Some(per_interval) = self.per_interval else { return Ok(()) };
@@ -44,7 +46,8 @@ impl Credit {
             if now < next {
                 return Err(next);
             }
-            // Who asks late, as a timer does on a busy machine, has lost nothing of what is to come; only whole intervals are.
+            // Who asks late, as a timer does on a busy machine, has lost nothing of what is to come; only whole
+            // intervals are.
             self.since = if now - next < self.interval_ns { next } else { now };
             self.remaining = self.remaining.saturating_add(per_interval).min(per_interval.max(MIN_BURST));
             if bytes > self.remaining {

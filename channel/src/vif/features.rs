@@ -1,16 +1,16 @@
 //! What an interface offers to its guest, and what the guest has chosen.
 //!
-//! A front end reads the offer once, when it connects, and keeps its choice for its life: so everything here is something
-//! that the channel can do by itself, whatever the driver below can.
+//! A front end reads the offer once, when it connects, and keeps its choice for its life: so everything here is
+//! something that the channel can do by itself, whatever the driver below can.
 
 use crate::offload::headers::{is_tagged, parse};
 use crate::packet::{Checksum, GsoKind, View};
 use xen_abi::channel_op::VIF_MAX_QUEUES;
 
 /// Keys that the back end writes into its xenstore directory, with their values, but for `multi-queue-max-queues`
-/// ([`max_queues`]). Left out on purpose, though netback has them: `feature-xdp-headroom` (its absence saves the front end's
-/// reconfiguration), `feature-ctrl-ring` (hashes; Linux's front end does not use it), `feature-multicast-control` and
-/// `feature-dynamic-multicast-control` (likewise; requests to change the list are understood anyhow).
+/// ([`max_queues`]). Left out on purpose, though netback has them: `feature-xdp-headroom` (its absence saves the front
+/// end's reconfiguration), `feature-ctrl-ring` (hashes; Linux's front end does not use it), `feature-multicast-control`
+/// and `feature-dynamic-multicast-control` (likewise; requests to change the list are understood anyhow).
 pub const OFFER: &[(&str, &str)] = &[
     ("feature-sg", "1"),
     ("feature-gso-tcpv4", "1"),
@@ -82,8 +82,9 @@ impl Accepts {
         !matches!(view.checksum, Checksum::Blank { .. }) || self.blank(view.header)
     }
 
-    /// Whether it takes a blank checksum of a packet that begins so. With a VLAN tag nobody does: Linux's front end looks for IP's header where
-    /// packets without one have it, and throws away what has none there; so do some drivers of cards, which say apart what they do for such.
+    /// Whether it takes a blank checksum of a packet that begins so. With a VLAN tag nobody does: Linux's front end
+    /// looks for IP's header where packets without one have it, and throws away what has none there; so do some drivers
+    /// of cards, which say apart what they do for such.
     #[inline]
     fn blank(&self, header: &[u8]) -> bool {
         if is_tagged(header) {
@@ -111,7 +112,8 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// From the front end's keys. `read` gives a key's value, or `None`; `offered` is the number of queues that were offered.
+    /// From the front end's keys. `read` gives a key's value, or `None`; `offered` is the number of queues that were
+    /// offered.
     pub fn read<'a>(offered: u32, read: impl Fn(&str) -> Option<&'a str>) -> Result<Choice, Refusal> {
         let number = |key: &str| read(key).and_then(|v| v.trim().parse::<u32>().ok());
         let is_set = |key: &str| number(key).is_some_and(|v| v != 0);

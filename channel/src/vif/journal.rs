@@ -1,11 +1,11 @@
 //! Packets that a guest has sent and that are not yet answered.
 //!
-//! Each slot of such a packet is kept as it was when it was taken, since answers are written over requests in the ring and
-//! need not come in order: from here a packet is answered, once, and from here it can be sent again when the driver that was to
-//! send it is gone. There are never more of them than the ring has slots.
+//! Each slot of such a packet is kept as it was when it was taken, since answers are written over requests in the ring
+//! and need not come in order: from here a packet is answered, once, and from here it can be sent again when the driver
+//! that was to send it is gone. There are never more of them than the ring has slots.
 //!
-//! A packet is known by a [`Token`], which may go through hands that are not trusted: one that is not of a packet that waits
-//! is refused, also if its place has got another packet since.
+//! A packet is known by a [`Token`], which may go through hands that are not trusted: one that is not of a packet that
+//! waits is refused, also if its place has got another packet since.
 
 use crate::packet::Gso;
 use alloc::boxed::Box;
@@ -87,7 +87,8 @@ impl<F: Copy + Default> Journal<F> {
         self.nr_packets
     }
 
-    /// Keeps a packet of these slots. `None`: there is no room, which cannot be if they are in the ring; or there are no slots.
+    /// Keeps a packet of these slots. `None`: there is no room, which cannot be if they are in the ring; or there are
+    /// no slots.
     #[inline(always)]
     pub fn add(&mut self, about: About, slots: &[Entry<F>]) -> Option<Token> {
         let first = self.free;
@@ -136,14 +137,16 @@ impl<F: Copy + Default> Journal<F> {
         waiting.flat_map(|(place, at)| self.slots(Token(u32::from(place.generation) << 16 | u32::from(at))))
     }
 
-    /// One more reader of a packet: it takes one more [`Journal::remove`]. `false`: there is no such packet, or too many of them.
+    /// One more reader of a packet: it takes one more [`Journal::remove`]. `false`: there is no such packet, or too
+    /// many of them.
     pub fn hold(&mut self, token: Token) -> bool {
         let head = self.head(token).and_then(|at| self.places.get_mut(usize::from(at)));
         let nr_holds = head.and_then(|head| Some((head.nr_holds.checked_add(1)?, head)));
         nr_holds.map(|(n, head)| head.nr_holds = n).is_some()
     }
 
-    /// Forgets a packet that nobody else holds, telling `f` each of its slots in order. `false`: there is no such packet.
+    /// Forgets a packet that nobody else holds, telling `f` each of its slots in order. `false`: there is no such
+    /// packet.
     #[inline(always)]
     pub fn remove(&mut self, token: Token, mut f: impl FnMut(&Entry<F>)) -> bool {
         let Some(first) = self.head(token) else { return false };
@@ -169,8 +172,8 @@ impl<F: Copy + Default> Journal<F> {
         true
     }
 
-    /// The packet that was taken next after `after` (first of all, without), of those that wait. For a walk over all of them,
-    /// in the order in which the guest has sent them; packets may be removed between the steps, but none added.
+    /// The packet that was taken next after `after` (first of all, without), of those that wait. For a walk over all of
+    /// them, in the order in which the guest has sent them; packets may be removed between the steps, but none added.
     pub fn next_packet(&self, after: Option<Token>) -> Option<Token> {
         let oldest = self.order.wrapping_sub(u32::MAX / 2);
         let age = |p: &Place<F>| p.order.wrapping_sub(oldest);

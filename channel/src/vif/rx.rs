@@ -1,11 +1,12 @@
 //! What a guest receives: packets are copied into the pages that it has posted.
 //!
-//! As Linux's netback does it: a packet fills one page after the other from the first byte on, is not begun unless there are
-//! pages for all of it, and each response lies where its request lay, because front ends pair them so. If the grant of a page
-//! does not hold, its response says so and the front end throws the packet away.
+//! As Linux's netback does it: a packet fills one page after the other from the first byte on, is not begun unless
+//! there are pages for all of it, and each response lies where its request lay, because front ends pair them so. If the
+//! grant of a page does not hold, its response says so and the front end throws the packet away.
 //!
-//! What is in the ring goes in the order in which it came there. So where several send to a guest, and take turns, [few](RxQueue::keep_few_unread) packets
-//! are put there before it has read the last ones: the others wait where they can take turns.
+//! What is in the ring goes in the order in which it came there. So where several send to a guest, and take turns,
+//! [few](RxQueue::keep_few_unread) packets are put there before it has read the last ones: the others wait where they
+//! can take turns.
 
 use super::features::Accepts;
 use super::stats::RxStats;
@@ -39,11 +40,13 @@ pub enum Delivered {
     Unfit,
 }
 
-/// Segments of a packet that a guest gets at one time: of the longest packet's, with 536 bytes each, all of them, and as many datagrams as Linux makes one of. They may
-/// be as short as a byte, and a guest may post pages as fast as they are filled.
+/// Segments of a packet that a guest gets at one time: of the longest packet's, with 536 bytes each, all of them, and
+/// as many datagrams as Linux makes one of. They may be as short as a byte, and a guest may post pages as fast as they
+/// are filled.
 pub const MOST_SEGMENTS: u32 = 128;
 
-/// Slots that a guest has not read, from which on it gets nothing more, if it is to have few of them: what Linux reads at one time.
+/// Slots that a guest has not read, from which on it gets nothing more, if it is to have few of them: what Linux reads
+/// at one time.
 pub const MOST_UNREAD: u32 = 64;
 
 /// How far a packet that is cut for its receiver has got: begins as 0.
@@ -60,7 +63,8 @@ pub struct RxQueue<P> {
     /// What the guest has got.
     pub stats: RxStats,
     dead: Option<RingError>,
-    /// Pages that the guest posts when it has read everything: the most that were seen since it last had. Those that are missing it has not read.
+    /// Pages that the guest posts when it has read everything: the most that were seen since it last had. Those that
+    /// are missing it has not read.
     posts: u32,
     /// It is to have few slots that it has not read.
     few: bool,
@@ -117,9 +121,10 @@ impl<P: SharedPage> RxQueue<P> {
         }
     }
 
-    /// Is it so that the guest has too many that it has not read? If it waits for the next packet it has read all, and posts fewer pages than before. If nothing has
-    /// moved since this was asked last, either it has been kept from reading, or it posts fewer pages and does not say that it waits: it gets some more, once, or both
-    /// would wait for each other.
+    /// Is it so that the guest has too many that it has not read? If it waits for the next packet it has read all, and
+    /// posts fewer pages than before. If nothing has moved since this was asked last, either it has been kept from
+    /// reading, or it posts fewer pages and does not say that it waits: it gets some more, once, or both would wait for
+    /// each other.
     fn learn(&mut self) -> Result<(), RingError> {
         let posted = self.ring.available()?;
         let Indices { req_prod, rsp_prod, rsp_event, .. } = self.ring.indices();
@@ -136,10 +141,10 @@ impl<P: SharedPage> RxQueue<P> {
         self.dead
     }
 
-    /// Copies a packet into the guest's pages. The guest sees it after [`RxQueue::push`]. Is it to be cut, because this guest
-    /// does not take it whole, then `progress` says where to go on after [`Delivered::NoRoom`] and [`Delivered::Part`]; otherwise nothing was done then.
-    /// An error ends the queue: the same is answered from then on. `view` is handed on by value, so that of a plain packet it need not lie in
-    /// memory.
+    /// Copies a packet into the guest's pages. The guest sees it after [`RxQueue::push`]. Is it to be cut, because this
+    /// guest does not take it whole, then `progress` says where to go on after [`Delivered::NoRoom`] and
+    /// [`Delivered::Part`]; otherwise nothing was done then. An error ends the queue: the same is answered from then
+    /// on. `view` is handed on by value, so that of a plain packet it need not lie in memory.
     #[inline(always)]
     pub fn deliver<G: Grants>(
         &mut self,
@@ -315,8 +320,8 @@ impl<P: SharedPage> RxQueue<P> {
         self.ring.push()
     }
 
-    /// Asks for an event when `slots` pages are posted. `true`: they are. To be called when a packet waits for them and at no
-    /// other time: events that nobody needs cost.
+    /// Asks for an event when `slots` pages are posted. `true`: they are. To be called when a packet waits for them and
+    /// at no other time: events that nobody needs cost.
     pub fn ask_for_event(&mut self, slots: u32) -> Result<bool, RingError> {
         if let Some(e) = self.dead {
             return Err(e);

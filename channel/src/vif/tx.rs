@@ -2,10 +2,12 @@
 //!
 //! What is right is what Linux's netback takes; what it refuses is refused in the same way. There are three ways:
 //!
-//! - *Refused*: each of the packet's slots is answered with an error, and the next packet is looked at. Too many slots, pieces
-//!   longer than the whole, shorter than an Ethernet header; a grant that does not hold (only these slots have the error then).
-//! - *Fatal*: what no front end does by mistake ends the interface. Nothing of that packet is answered. A packet that goes on
-//!   behind the last request, a slot that leaves its page, unknown extra information, bad segment sizes, impossible indices.
+//! - *Refused*: each of the packet's slots is answered with an error, and the next packet is looked at. Too many slots,
+//!   pieces longer than the whole, shorter than an Ethernet header; a grant that does not hold (only these slots have
+//!   the error then).
+//! - *Fatal*: what no front end does by mistake ends the interface. Nothing of that packet is answered. A packet that
+//!   goes on behind the last request, a slot that leaves its page, unknown extra information, bad segment sizes,
+//!   impossible indices.
 //! - *Dropped*: answered as if it were sent. A packet that asks for its checksum to be completed and has none.
 
 use super::credit::Credit;
@@ -70,7 +72,8 @@ pub enum Left {
     Work,
     /// The guest notifies of its next request.
     Asleep,
-    /// The guest notifies only of one of its next: the ring is to be looked at within [`LATE_NS`](crate::pace::LATE_NS).
+    /// The guest notifies only of one of its next: the ring is to be looked at within
+    /// [`LATE_NS`](crate::pace::LATE_NS).
     Late,
 }
 
@@ -147,8 +150,8 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         &self.journal
     }
 
-    /// Takes the next packet at time `now` (ns) into `packet`. An error ends the queue: the same is answered from then on.
-    /// What waits to be answered still is to be.
+    /// Takes the next packet at time `now` (ns) into `packet`. An error ends the queue: the same is answered from then
+    /// on. What waits to be answered still is to be.
     #[inline]
     pub fn take<G: Grants<Frame = F>>(
         &mut self,
@@ -216,7 +219,8 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         Ok(self.keep(grants, frames, about, (nr_slots as usize, total), packet))
     }
 
-    /// Begins to use the packet in hand, of so many slots and bytes: it is put into `packet`, and kept until it is answered.
+    /// Begins to use the packet in hand, of so many slots and bytes: it is put into `packet`, and kept until it is
+    /// answered.
     #[inline(always)]
     fn keep<G: Grants<Frame = F>>(
         &mut self,
@@ -245,8 +249,8 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         Take::Packet(token)
     }
 
-    /// Reads a packet's slots into `self.slots`. Returns how many they are and the packet's length. `None`: the packet was
-    /// refused.
+    /// Reads a packet's slots into `self.slots`. Returns how many they are and the packet's length. `None`: the packet
+    /// was refused.
     #[inline(always)]
     fn gather(&mut self, first: &Slot, extras: &Extras, available: u32) -> Result<Option<(u32, u16)>, Fatal> {
         let total = first.size;
@@ -337,8 +341,8 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         }
     }
 
-    /// One more reads a packet: it is answered when [`TxQueue::complete`] was called once more. Readers are not told apart, so one
-    /// that is not trusted gets another name for the packet, which is good once.
+    /// One more reads a packet: it is answered when [`TxQueue::complete`] was called once more. Readers are not told
+    /// apart, so one that is not trusted gets another name for the packet, which is good once.
     pub fn hold(&mut self, token: Token) -> Result<(), BadToken> {
         if self.journal.hold(token) {
             Ok(())
@@ -347,8 +351,8 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         }
     }
 
-    /// A reader of a packet is done with it. After the last one its grants are given back, and then it is answered. `status`:
-    /// `XEN_NETIF_RSP_*`.
+    /// A reader of a packet is done with it. After the last one its grants are given back, and then it is answered.
+    /// `status`: `XEN_NETIF_RSP_*`.
     #[inline(always)]
     pub fn complete<G: Grants<Frame = F>>(
         &mut self,
@@ -379,8 +383,8 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         self.journal.place_in(list, token)
     }
 
-    /// Makes a packet that waits anew, to send it again. Its sender may have changed it: whatever was decided about it is to
-    /// be decided again. `false`: there is no such packet, or no longer one that can be sent.
+    /// Makes a packet that waits anew, to send it again. Its sender may have changed it: whatever was decided about it
+    /// is to be decided again. `false`: there is no such packet, or no longer one that can be sent.
     pub fn rebuild(&mut self, token: Token, frames: &impl Frames<F>, packet: &mut Packet<F>) -> bool {
         let Some(About { flags, gso }) = self.journal.about(token) else { return false };
         fill(self.journal.slots(token), HEADER_BYTES, frames, packet);
@@ -395,16 +399,16 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         self.ring.push()
     }
 
-    /// Of a ring that was left [`Left::Late`] at `now` (ns): need the guest not see its answers before the next look? A busy sender is told
-    /// of many together. One that has sent nothing since the look before may wait for them.
+    /// Of a ring that was left [`Left::Late`] at `now` (ns): need the guest not see its answers before the next look? A
+    /// busy sender is told of many together. One that has sent nothing since the look before may wait for them.
     #[inline]
     pub fn answers_may_wait(&mut self, now: u64) -> bool {
         let answers = self.ring.unpushed();
         answers == 0 || self.has_sent && self.unseen.may_wait(answers, now)
     }
 
-    /// To be called before the ring is left alone, at time `now` (ns): asks for an event at the next request, or, of a guest that is busy
-    /// sending and if `may_be_late`, at one of the next.
+    /// To be called before the ring is left alone, at time `now` (ns): asks for an event at the next request, or, of a
+    /// guest that is busy sending and if `may_be_late`, at one of the next.
     #[inline]
     pub fn leave(&mut self, now: u64, may_be_late: bool) -> Result<Left, Fatal> {
         if let Some(fatal) = self.dead {
@@ -421,8 +425,8 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         Ok(if ahead > 1 { Left::Late } else { Left::Asleep })
     }
 
-    /// Gives back all grants of packets that wait, without an answer: the guest has closed its end, or is gone. No device
-    /// may still be reading them.
+    /// Gives back all grants of packets that wait, without an answer: the guest has closed its end, or is gone. No
+    /// device may still be reading them.
     pub fn close<G: Grants<Frame = F>>(self, grants: &mut G) {
         // However many read each.
         self.journal.all_slots().for_each(|slot| grants.unpin(slot.gref, false));

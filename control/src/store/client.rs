@@ -149,7 +149,8 @@ impl Client {
         }
     }
 
-    /// Whether a directory is there and has nothing in it. Whoever has rights there may have made more than can be told at once.
+    /// Whether a directory is there and has nothing in it. Whoever has rights there may have made more than can be told
+    /// at once.
     fn is_empty(&mut self, transaction: u32, path: &str) -> Result<bool> {
         match self.ask(kind::DIRECTORY, transaction, &terminated(&[path]))? {
             Answer::Value(names) => Ok(names.is_empty()),
@@ -158,7 +159,8 @@ impl Client {
         }
     }
 
-    /// The names in a directory that has more than fit into a message, each with a NUL behind it. `/local/domain` has with some 700 domains.
+    /// The names in a directory that has more than fit into a message, each with a NUL behind it. `/local/domain` has
+    /// with some 700 domains.
     fn list_long(&mut self, path: &str) -> Result<Vec<u8>> {
         for _ in 0..TRIES {
             if let Some(names) = self.list_in_parts(path)? {
@@ -168,8 +170,9 @@ impl Client {
         bail!("others always change what is in {path}")
     }
 
-    /// Reads these names in parts. `None`: the directory has changed meanwhile, and the parts do not fit together. Each begins with a number that says of
-    /// which state of the directory it is; behind the last name there is one NUL more. Source: docs/misc/xenstore.txt, DIRECTORY_PART.
+    /// Reads these names in parts. `None`: the directory has changed meanwhile, and the parts do not fit together. Each
+    /// begins with a number that says of which state of the directory it is; behind the last name there is one NUL
+    /// more. Source: docs/misc/xenstore.txt, DIRECTORY_PART.
     fn list_in_parts(&mut self, path: &str) -> Result<Option<Vec<u8>>> {
         let (mut names, mut first) = (Vec::new(), None);
         loop {
@@ -200,8 +203,8 @@ impl Client {
         }
     }
 
-    /// Writes these values. Each answer that is waited for costs two switches between processes, and so may each request that is sent by itself; so
-    /// several are sent at a time where that is possible.
+    /// Writes these values. Each answer that is waited for costs two switches between processes, and so may each
+    /// request that is sent by itself; so several are sent at a time where that is possible.
     fn write(&mut self, transaction: u32, values: &[(&str, &[u8])]) -> Result<()> {
         for values in values.chunks(self.at_once) {
             let mut messages = Vec::new();
@@ -247,8 +250,8 @@ impl Client {
         Ok(is_wanted)
     }
 
-    /// `false`: a domain that gets rights is gone. The store refuses them as soon as the hypervisor has ended it, and the toolstack removes
-    /// its name later.
+    /// `false`: a domain that gets rights is gone. The store refuses them as soon as the hypervisor has ended it, and
+    /// the toolstack removes its name later.
     fn make(&mut self, transaction: u32, change: &Change) -> Result<bool> {
         match change {
             Change::Write(path, value) => self.write(transaction, &[(path, value.as_bytes())])?,

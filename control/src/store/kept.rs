@@ -1,10 +1,12 @@
 //! A store that is asked once for what it tells of by itself.
 //!
-//! Each question costs two switches between processes, and who looks at everything whenever something happens asks the same again and again. What
-//! is at or below a watch of the connection's own is kept until an event says that it has changed: the store sends that before it answers anything
-//! that is asked later. What is not watched is asked each time, and so is all else while more events have come than are heeded at once: the store's own
-//! answer is never older than what is kept. Of one thing the store does not tell: with a domain goes what belongs to it, which
-//! is in its own directory. That a domain has ended and that one has gone it tells in the same words; so somebody else is asked then which are there.
+//! Each question costs two switches between processes, and who looks at everything whenever something happens asks the
+//! same again and again. What is at or below a watch of the connection's own is kept until an event says that it has
+//! changed: the store sends that before it answers anything that is asked later. What is not watched is asked each
+//! time, and so is all else while more events have come than are heeded at once: the store's own answer is never older
+//! than what is kept. Of one thing the store does not tell: with a domain goes what belongs to it, which is in its own
+//! directory. That a domain has ended and that one has gone it tells in the same words; so somebody else is asked then
+//! which are there.
 
 use super::{Change, Client, Event, Store, PORTION};
 use anyhow::Result;
@@ -23,7 +25,8 @@ const DOMAINS: &str = "/local/domain/";
 /// A connection, and what is known by it.
 pub struct Kept<S> {
     store: S,
-    /// Whether a domain is there, and does not go. None comes back under its number before that was asked: numbers are used in turn.
+    /// Whether a domain is there, and does not go. None comes back under its number before that was asked: numbers are
+    /// used in turn.
     is_there: Box<dyn FnMut(u16) -> bool>,
     /// What is watched, with so many tokens.
     watched: BTreeMap<String, usize>,
@@ -71,7 +74,8 @@ impl<S: Store> Kept<S> {
         Ok(false)
     }
 
-    /// Something is not any more what it was: what is below may have gone with it, and what is above may have come with it.
+    /// Something is not any more what it was: what is below may have gone with it, and what is above may have come with
+    /// it.
     fn forget(&mut self, path: &str) {
         if path == GOES {
             let known: BTreeSet<u16> =
@@ -192,12 +196,14 @@ fn is_in(path: &str, is_one: impl Fn(&str) -> bool) -> bool {
     std::iter::once(path).chain(all_above(path)).any(is_one)
 }
 
-/// The directories that a path is in, the farthest first, as far as their paths have no more than so many bytes. How many others there are costs nothing.
+/// The directories that a path is in, the farthest first, as far as their paths have no more than so many bytes. How
+/// many others there are costs nothing.
 fn above_within(path: &str, longest: usize) -> impl Iterator<Item = &str> {
     path.match_indices('/').take_while(move |(n, _)| *n <= longest).filter_map(|(n, _)| path.get(..n))
 }
 
-/// Takes what is at a path, below it and above it. No path in `known` has more than so many bytes; how deep the other one is may be a guest's choice.
+/// Takes what is at a path, below it and above it. No path in `known` has more than so many bytes; how deep the other
+/// one is may be a guest's choice.
 fn forget_in<T>(known: &mut BTreeMap<String, T>, path: &str, longest: usize) {
     for above in above_within(path, longest) {
         known.remove(above);

@@ -51,8 +51,9 @@ pub trait Store {
     /// The names in a directory; none if it is not there.
     fn list(&mut self, path: &str) -> Result<Vec<String>>;
 
-    /// Makes changes at once, if there is something at `guard`: nothing is made below a directory that has been removed. `/local` always is. `false`:
-    /// there was nothing, or a domain that gets a directory is gone; and nothing was changed.
+    /// Makes changes at once, if there is something at `guard`: nothing is made below a directory that has been
+    /// removed. `/local` always is. `false`: there was nothing, or a domain that gets a directory is gone; and nothing
+    /// was changed.
     fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool>;
 
     /// The store knows this domain: rights that it gets before that mean nothing.
@@ -81,8 +82,9 @@ pub trait Store {
     /// The next event, if there is one within `limit`; without a limit it is waited for.
     fn next_event(&mut self, limit: Option<Duration>) -> Result<Option<Event>>;
 
-    /// The events that are there, no more than a portion of them; the first is waited for as above. Others may bring about as many as they like, and faster
-    /// than they are taken: whoever asks does something else between two portions.
+    /// The events that are there, no more than a portion of them; the first is waited for as above. Others may bring
+    /// about as many as they like, and faster than they are taken: whoever asks does something else between two
+    /// portions.
     fn next_events(&mut self, limit: Option<Duration>) -> Result<Vec<Event>> {
         let mut events = Vec::new();
         let mut limit = limit;

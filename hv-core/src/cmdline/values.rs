@@ -132,7 +132,8 @@ pub struct Consoles {
 }
 
 impl Consoles {
-    /// By `console=`. What there is not is left out. If nothing else is named they go everywhere: who asks for a console wants to see something.
+    /// By `console=`. What there is not is left out. If nothing else is named they go everywhere: who asks for a
+    /// console wants to see something.
     pub fn named(list: &str) -> Self {
         let mut found = None;
         for one in list.split(',').filter_map(console) {
@@ -174,7 +175,8 @@ pub(super) fn serial(text: &str) -> Option<String> {
     Some(text.into())
 }
 
-/// `iommu=`: a list of booleans and words. What is wrong with one says nothing of the others: the first that is wrong is told of.
+/// `iommu=`: a list of booleans and words. What is wrong with one says nothing of the others: the first that is wrong
+/// is told of.
 pub(super) fn iommu(iommu: &mut Iommu, value: Option<&str>) -> Result<(), Diagnostic> {
     let mut said = Ok(());
     for item in value.unwrap_or("yes").split(',') {

@@ -7,8 +7,8 @@ pub type Featureset = [u32; FEATURESET_WORDS];
 
 /// Features that a PV guest is given by default: those that Xen's cpufeatureset.h marks as available to all guests.
 ///
-/// Differs from Xen: what needs an MSR that is not switched per vCPU is hidden (IBRSB, STIBP, SSBD, PSFD, DBEXT, ARCH_CAPS
-/// and its words 16 and 17), and so is RTM.
+/// Differs from Xen: what needs an MSR that is not switched per vCPU is hidden (IBRSB, STIBP, SSBD, PSFD, DBEXT,
+/// ARCH_CAPS and its words 16 and 17), and so is RTM.
 pub const PV_DEFAULT: Featureset = [
     0x1fc9_cbf5,
     0xf6d8_3203,

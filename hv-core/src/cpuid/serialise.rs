@@ -30,8 +30,9 @@ impl Policy {
     pub const MAX_MSRS: usize = NR_MSRS;
 
     /// All leaves. The toolstack has a serialiser of its own for the same format and takes our count for its buffer's
-    /// size, so which leaves there are, empty or not, must follow from the policy alone: all of the subleaves of 4 and 0xb,
-    /// those of 7 up to its highest, those of 0xd that belong to a state component, and the limits of two hypervisor ranges.
+    /// size, so which leaves there are, empty or not, must follow from the policy alone: all of the subleaves of 4 and
+    /// 0xb, those of 7 up to its highest, those of 0xd that belong to a state component, and the limits of two
+    /// hypervisor ranges.
     #[allow(clippy::cast_possible_truncation, reason = "array lengths are small")]
     pub fn leaves(&self) -> impl Iterator<Item = CpuidLeaf> + '_ {
         let components = self.state_components();

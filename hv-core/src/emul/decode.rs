@@ -182,7 +182,8 @@ pub fn decode(regs: &CpuUserRegs, mode: Mode, fetched: &Fetched) -> Result<Decod
     let may_be_user =
         matches!(form, Form::Bare | Form::Imm8) || matches!((d.map, d.opcode), (Map::Secondary, 0x00 | 0x01));
     if mode == Mode::Compat32 && !may_be_user {
-        // 32-bit code is always user code, which may execute only I/O, the interrupt flag's instructions, and stores of tables.
+        // 32-bit code is always user code, which may execute only I/O, the interrupt flag's instructions, and stores of
+        // tables.
         return Err(DecodeError::Unsupported);
     }
     match form {

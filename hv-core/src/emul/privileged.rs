@@ -2,8 +2,8 @@
 //!
 //! The guest's kernel relies on I/O, CLI and STI, MSRs, control and debug registers, XSETBV, WBINVD and CLTS. All the
 //! rest (HLT, INVD, INVLPG, LGDT, MWAIT, RDPMC, ...) is left alone: the guest gets the #GP. Guest *user* code may do
-//! I/O and change the interrupt flag if its IOPL allows, and execute what UMIP forbids to ring 3 ([`Store`]), nothing else.
-//! What the effects are is the [`Machine`]'s business; only the operands are here.
+//! I/O and change the interrupt flag if its IOPL allows, and execute what UMIP forbids to ring 3 ([`Store`]), nothing
+//! else. What the effects are is the [`Machine`]'s business; only the operands are here.
 
 use super::decode::{decode, Decoded, Map, Repeat};
 use super::gpr::Gpr;
@@ -107,7 +107,8 @@ pub fn forced<M: Machine>(regs: &mut CpuUserRegs, fetched: &Fetched, machine: &m
 }
 
 /// Is the #GP with `error_code` an `int n` that the guest's own trap table permits?
-/// `dpl` looks up the privilege level of a trap-table entry. Returns the vector to deliver; the instruction has two bytes.
+/// `dpl` looks up the privilege level of a trap-table entry. Returns the vector to deliver; the instruction has two
+/// bytes.
 pub fn software_interrupt(error_code: u32, guest_ring: u8, dpl: impl FnOnce(u8) -> Option<u8>) -> Option<u8> {
     let vector = error_code::idt_vector(error_code)?;
     (dpl(vector)? >= guest_ring).then_some(vector)
@@ -185,8 +186,8 @@ fn system<M: Machine>(regs: &mut CpuUserRegs, d: &Decoded, machine: &mut M) -> O
     })
 }
 
-/// The instructions that UMIP forbids to ring 3, where every guest runs. They tell what they always told, but for the addresses of
-/// the hypervisor's tables.
+/// The instructions that UMIP forbids to ring 3, where every guest runs. They tell what they always told, but for the
+/// addresses of the hypervisor's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Store {
     Sldt,
@@ -317,8 +318,8 @@ fn string_io<M: Machine>(
     #[allow(clippy::cast_possible_truncation, reason = "at most STRING_BYTES")]
     let data = &mut buffer[..len as usize];
     if is_input {
-        // A fault must come before the port is read, which may have an effect. More than one item is within one page, so
-        // that the first tells for all.
+        // A fault must come before the port is read, which may have an effect. More than one item is within one page,
+        // so that the first tells for all.
         machine.write(addr, &data[..usize::from(width)])?;
         machine.io_in_string(port, width, data);
         machine.write(addr, data)?;

@@ -11,13 +11,14 @@ pub enum Remote<'a, P> {
 }
 
 impl<P: AsRef<PageWords>> EventChannels<P> {
-    /// A new port to which `remote` may bind. `ENOSPC`, `ENOMEM`; `EINVAL`: the domain is being destroyed, as for all that open one.
+    /// A new port to which `remote` may bind. `ENOSPC`, `ENOMEM`; `EINVAL`: the domain is being destroyed, as for all
+    /// that open one.
     pub fn alloc_unbound(&mut self, remote: DomId) -> Result<Port, Errno> {
         self.open_port(Binding::Unbound { remote }, 0)
     }
 
-    /// A new port connected to `remote_port` of `remote`, which must be unbound and meant for this domain (`EINVAL`). An
-    /// event is pending on it from the start, since one may have been sent and dropped before.
+    /// A new port connected to `remote_port` of `remote`, which must be unbound and meant for this domain (`EINVAL`).
+    /// An event is pending on it from the start, since one may have been sent and dropped before.
     pub fn bind_interdomain(
         &mut self,
         mem: &impl Shared,
@@ -58,8 +59,9 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         Ok(())
     }
 
-    /// The hypervisor takes this domain's place at `port`, which is connected with one of `remote`'s: `port` is closed, and the
-    /// other end is connected with the hypervisor, which acts for this domain. Its number. `EINVAL`: not connected so.
+    /// The hypervisor takes this domain's place at `port`, which is connected with one of `remote`'s: `port` is closed,
+    /// and the other end is connected with the hypervisor, which acts for this domain. Its number. `EINVAL`: not
+    /// connected so.
     pub fn hand_over(
         &mut self,
         mem: &impl Shared,
@@ -95,8 +97,8 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         }
     }
 
-    /// A new port for a virtual interrupt. `EINVAL`: no such number, or a global one on another vCPU than 0. `ENOENT`: no
-    /// such vCPU. `EEXIST`: it has a port.
+    /// A new port for a virtual interrupt. `EINVAL`: no such number, or a global one on another vCPU than 0. `ENOENT`:
+    /// no such vCPU. `EEXIST`: it has a port.
     pub fn bind_virq(&mut self, virq: u32, vcpu: u32) -> Result<Port, Errno> {
         if virq >= NR_VIRQS || (virq_is_global(virq) && vcpu != 0) {
             return Err(Errno::EINVAL);
@@ -116,8 +118,8 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         self.open_port(Binding::Ipi, nr)
     }
 
-    /// A new port for a physical interrupt. `bind`, given the port, connects the interrupt; its refusal undoes the rest.
-    /// The caller has checked that the domain may use the interrupt and that it has no port yet.
+    /// A new port for a physical interrupt. `bind`, given the port, connects the interrupt; its refusal undoes the
+    /// rest. The caller has checked that the domain may use the interrupt and that it has no port yet.
     pub fn bind_pirq(&mut self, pirq: u32, bind: impl FnOnce(Port) -> Result<(), Errno>) -> Result<Port, Errno> {
         let port = self.open_port(Binding::Pirq(pirq), 0)?;
         match bind(port) {
@@ -137,8 +139,8 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         Ok(pirq)
     }
 
-    /// Has `port` been a card's, and that of `pirq`, ever since it was bound? Who closes it frees what handled the interrupt; a port that is bound
-    /// afterwards may well have the same numbers.
+    /// Has `port` been a card's, and that of `pirq`, ever since it was bound? Who closes it frees what handled the
+    /// interrupt; a port that is bound afterwards may well have the same numbers.
     pub fn is_cards(&self, port: Port, pirq: u32) -> bool {
         self.ports.get(port).is_some_and(|ch| ch.is_cards && ch.binding == Binding::Pirq(pirq))
     }

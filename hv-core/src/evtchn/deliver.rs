@@ -114,7 +114,8 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         self.ports.get(port).is_some_and(|ch| self.is_pending(mem, port, ch))
     }
 
-    /// If `port` is a card's and that of physical interrupt `pirq`, and an event of it would be new and is not masked: the vCPU that would be told.
+    /// If `port` is a card's and that of physical interrupt `pirq`, and an event of it would be new and is not masked:
+    /// the vCPU that would be told.
     pub fn would_tell(&self, mem: &impl Shared, port: Port, pirq: u32) -> Option<u32> {
         let ch = self.ports.get(port).filter(|_| self.is_cards(port, pirq))?;
         let is_masked = match &self.layout {
@@ -136,8 +137,8 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         ch.pending = false;
     }
 
-    /// A vCPU wants to sleep until one of `ports` has an event, masked or not. `EINVAL` if one does not exist, `ENOENT`:
-    /// no such vCPU.
+    /// A vCPU wants to sleep until one of `ports` has an event, masked or not. `EINVAL` if one does not exist,
+    /// `ENOENT`: no such vCPU.
     pub fn poll(&mut self, mem: &impl Shared, vcpu: u32, ports: &[Port]) -> Result<Poll, Errno> {
         self.vcpu_exists(vcpu)?;
         // All are checked before any is believed.
@@ -156,8 +157,8 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         self.set_poll(vcpu, 0);
     }
 
-    /// Takes a mark of an upcall back that was made without an event. `true`: one has come since, which found the mark; the vCPU is told
-    /// now. It does not execute the guest's code meanwhile.
+    /// Takes a mark of an upcall back that was made without an event. `true`: one has come since, which found the mark;
+    /// the vCPU is told now. It does not execute the guest's code meanwhile.
     pub fn unmark_upcall(&self, mem: &impl Shared, vcpu: u32) -> bool {
         let has_event = match &self.layout {
             Layout::TwoLevel => mem.pending_sel(vcpu).load(Acquire) != 0,
@@ -208,8 +209,8 @@ fn position(port: Port) -> (usize, u64) {
     (port as usize / 64 % 64, 1 << (port % 64))
 }
 
-/// A vCPU is told of `port`, unless that is masked, although its word of ports may have been marked before. The mark stays: it is that of
-/// other ports, too.
+/// A vCPU is told of `port`, unless that is masked, although its word of ports may have been marked before. The mark
+/// stays: it is that of other ports, too.
 pub(super) fn tell_again(mem: &impl Shared, port: Port, vcpu: u32) {
     let (word, bit) = position(port);
     if mem.mask(word).load(Acquire) & bit == 0 {

@@ -13,8 +13,8 @@ use xen_abi::event::{
     FIFO_WORDS_PER_PAGE,
 };
 
-/// How often a word that the guest keeps changing is tried again. A guest that keeps the rules makes at most four changes
-/// to a linked word while it is marked busy.
+/// How often a word that the guest keeps changing is tried again. A guest that keeps the rules makes at most four
+/// changes to a linked word while it is marked busy.
 const LINK_TRIES: u32 = 8;
 
 /// The event array.
@@ -37,7 +37,8 @@ pub(super) struct ControlBlock<P> {
 
 impl<P: AsRef<PageWords>> ControlBlock<P> {
     fn word(&self, byte: usize) -> &AtomicU32 {
-        // `first` was checked when the block was registered, so the remainder changes nothing; it keeps the index in range.
+        // `first` was checked when the block was registered, so the remainder changes nothing; it keeps the index in
+        // range.
         &self.page.as_ref()[(self.first + byte / 4) % 1024]
     }
 
@@ -72,8 +73,9 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         self.vcpus.iter().filter_map(|v| v.fifo.control.as_ref()).for_each(|block| f(&block.page));
     }
 
-    /// Registers a vCPU's control block at byte `offset` of a page; the first call changes the layout to FIFO. `map` gets
-    /// hold of the page. `ENOENT`: no such vCPU. `EINVAL`: the block does not fit, is misaligned, or is there already.
+    /// Registers a vCPU's control block at byte `offset` of a page; the first call changes the layout to FIFO. `map`
+    /// gets hold of the page. `ENOENT`: no such vCPU. `EINVAL`: the block does not fit, is misaligned, or is there
+    /// already.
     pub fn init_control(
         &mut self,
         mem: &impl Shared,
@@ -245,8 +247,8 @@ fn tail_of<P>(vcpus: &mut [VcpuEvents<P>], vcpu: u16, queue: u8) -> Option<&mut 
     vcpus.get_mut(usize::from(vcpu))?.fifo.tail.get_mut(usize::from(queue))
 }
 
-/// Appends `port` after the event of `word`, if that is still on the queue. `false`: the guest has taken it off, or keeps
-/// changing the word.
+/// Appends `port` after the event of `word`, if that is still on the queue. `false`: the guest has taken it off, or
+/// keeps changing the word.
 fn set_link(word: &AtomicU32, port: Port) -> bool {
     let mut seen = word.load(Acquire);
     for attempt in 0..LINK_TRIES {

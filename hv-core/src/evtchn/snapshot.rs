@@ -1,11 +1,12 @@
 //! A domain's event channels as they once were, and the way back to them.
 //!
-//! What leads to another domain has two ends, and only one of them goes back: so such a port must still lead where it led. All
-//! other ports are the domain's alone, and are closed and opened as they were. Events that came since are forgotten with the pages
-//! that they are in; so all that can have an event gets one ([`EventChannels::raise_all`]): too many do no harm, a lost one does.
+//! What leads to another domain has two ends, and only one of them goes back: so such a port must still lead where it
+//! led. All other ports are the domain's alone, and are closed and opened as they were. Events that came since are
+//! forgotten with the pages that they are in; so all that can have an event gets one ([`EventChannels::raise_all`]):
+//! too many do no harm, a lost one does.
 //!
-//! While the domain's memory goes back nobody may write events to it ([`EventChannels::let_go`]), and the queues of the FIFO layout
-//! are known here and in its pages: so what is in the pages is to be copied under the same lock as this.
+//! While the domain's memory goes back nobody may write events to it ([`EventChannels::let_go`]), and the queues of the
+//! FIFO layout are known here and in its pages: so what is in the pages is to be copied under the same lock as this.
 
 use super::fifo::{ControlBlock, VcpuQueues};
 use super::*;
@@ -48,7 +49,8 @@ impl Saved {
 }
 
 impl<P: AsRef<PageWords>> EventChannels<P> {
-    /// Notes what they are; `name` gives a page a name. ENOMEM. A port at whose other end the hypervisor is cannot go back: it is named.
+    /// Notes what they are; `name` gives a page a name. ENOMEM. A port at whose other end the hypervisor is cannot go
+    /// back: it is named.
     pub fn save(&self, name: impl Fn(&P) -> u64) -> Result<Result<Saved, Refusal>, Errno> {
         let ends = |port: &Port| matches!(self.binding(*port), Ok(Binding::Hypervisor { .. }));
         if let Some(port) = (0..self.ports.end()).find(ends) {
@@ -108,8 +110,8 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         }
     }
 
-    /// Makes them what they were, after all that had changed was closed and the domain's memory went back. `take` gets hold of a page
-    /// by its name. After an error they are not what they were, and the domain must not run.
+    /// Makes them what they were, after all that had changed was closed and the domain's memory went back. `take` gets
+    /// hold of a page by its name. After an error they are not what they were, and the domain must not run.
     pub fn go_back(&mut self, saved: &Saved, mut take: impl FnMut(u64) -> Result<P, Errno>) -> Result<(), Errno> {
         // Somebody may have been quick, since it was looked.
         if self.next_changed(saved, 0).is_some() || self.check(saved).is_err() {
@@ -143,8 +145,8 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         Ok(())
     }
 
-    /// Raises an event on the ports from `from` on that may have lost one, at most `most` of them, as if it had just come. Where to go
-    /// on; `None`: that were all.
+    /// Raises an event on the ports from `from` on that may have lost one, at most `most` of them, as if it had just
+    /// come. Where to go on; `None`: that were all.
     pub fn raise_all(&mut self, mem: &impl Shared, from: Port, most: u32) -> Option<Port> {
         let mut port = from;
         for _ in 0..most {

@@ -74,7 +74,8 @@ impl PortTable {
         self.chunks.get_mut(port as usize / CHUNK)?.get_mut(port as usize % CHUNK)
     }
 
-    /// Adds a chunk, if there is `room`. What it was before is forgotten, so the caller notes which of its ports still end a queue.
+    /// Adds a chunk, if there is `room`. What it was before is forgotten, so the caller notes which of its ports still
+    /// end a queue.
     pub fn grow(&mut self, room: Room) -> Result<(), Errno> {
         let is_full = self.chunks.len() == self.chunks.capacity();
         let more = if is_full { self.chunks.len().max(FIRST_CHUNKS) } else { 0 };
@@ -107,7 +108,8 @@ impl PortTable {
         Ok(PortTable { chunks })
     }
 
-    /// Makes the ports those of `other`. Only where there are fewer it takes memory. `ENOMEM`: nothing has changed but that there may be more.
+    /// Makes the ports those of `other`. Only where there are fewer it takes memory. `ENOMEM`: nothing has changed but
+    /// that there may be more.
     pub fn assign(&mut self, other: &PortTable, room: Room) -> Result<(), Errno> {
         while self.chunks.len() < other.chunks.len() {
             self.grow(room)?;

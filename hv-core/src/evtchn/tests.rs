@@ -215,7 +215,8 @@ fn polls_end_with_any_event_masked_or_not() {
     assert_eq!(ev.pollers, 0);
 }
 
-/// An upcall that was marked without an event is none any more, unless one came meanwhile: it found the mark, and told nobody.
+/// An upcall that was marked without an event is none any more, unless one came meanwhile: it found the mark, and told
+/// nobody.
 #[test]
 fn a_mark_without_an_event_is_taken_back() {
     let (mut two_level, mem) = domain(1, 2);

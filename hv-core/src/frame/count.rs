@@ -4,8 +4,8 @@ use super::{Frame, Usage};
 use core::sync::atomic::Ordering;
 use xen_abi::layout::{DomId, DOMID_XEN};
 
-/// Owner (bits 48-63, stored so that zero means the hypervisor), flags (bits 32-34) and number of references (bits 0-31).
-/// So a frame table that starts as zeroes is safe: nobody can refer to any frame.
+/// Owner (bits 48-63, stored so that zero means the hypervisor), flags (bits 32-34) and number of references (bits
+/// 0-31). So a frame table that starts as zeroes is safe: nobody can refer to any frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CountWord(u64);
 
@@ -23,11 +23,11 @@ impl CountWord {
     /// The owner has not given the frame up: one of the references is the allocation's.
     pub const ALLOCATED: u64 = 1 << 32;
     /// The page belongs to the hypervisor's heap and is lent to the owner (shared info, grant table): it is not part of
-    /// the owner's memory and cannot be given up, exchanged or transferred by it. After the loan and the last reference it
-    /// is still not free: the hypervisor may be using it.
+    /// the owner's memory and cannot be given up, exchanged or transferred by it. After the loan and the last reference
+    /// it is still not free: the hypervisor may be using it.
     pub const HEAP: u64 = 1 << 33;
-    /// A snapshot of the owner's notes the frame, and wants it back on the way to it. Without references it leaves its owner, and
-    /// then is not free, but [`Self::AWAY`]. Only those who make snapshots set and clear this.
+    /// A snapshot of the owner's notes the frame, and wants it back on the way to it. Without references it leaves its
+    /// owner, and then is not free, but [`Self::AWAY`]. Only those who make snapshots set and clear this.
     pub const NOTED: u64 = 1 << 34;
     /// Nobody's.
     pub const FREE: Self = Self::unowned(DomId::INVALID);
@@ -114,7 +114,8 @@ pub enum Gone {
     Away,
 }
 
-/// The last reference of a frame went. The frame is free now, unless it was lent: then it is the hypervisor's alone; or noted: then
+/// The last reference of a frame went. The frame is free now, unless it was lent: then it is the hypervisor's alone; or
+/// noted: then
 /// [`Frame::let_go`] is to be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a frame that became free must go back to the allocator"]
@@ -201,8 +202,8 @@ impl Frame {
         self.count.store(word, Ordering::Release);
     }
 
-    /// The hypervisor does not use a page any more that it had lent: it is free. `false` while the loan lasts or somebody refers
-    /// to the page.
+    /// The hypervisor does not use a page any more that it had lent: it is free. `false` while the loan lasts or
+    /// somebody refers to the page.
     pub(crate) fn take_back(&self) -> bool {
         let word = self.count.load(Ordering::Relaxed);
         let now = CountWord(word);
@@ -238,8 +239,8 @@ impl Frame {
         }
     }
 
-    /// Takes the frame from `dom` if nothing but the allocation refers to it. It has no references afterwards (and keeps its
-    /// time stamp): no mapping, no type. It is the caller's until [`Frame::let_go`] or [`Frame::unsteal`].
+    /// Takes the frame from `dom` if nothing but the allocation refers to it. It has no references afterwards (and
+    /// keeps its time stamp): no mapping, no type. It is the caller's until [`Frame::let_go`] or [`Frame::unsteal`].
     pub(crate) fn steal(&self, dom: DomId) -> Result<(), StealError> {
         let word = self.count.load(Ordering::Relaxed);
         let now = CountWord(word);
@@ -249,7 +250,8 @@ impl Frame {
         if now.refs() != 1 {
             return Err(StealError::InUse);
         }
-        // Whose it was stays in the word: a snapshot that is dropped meanwhile must not take it for one of those that are away.
+        // Whose it was stays in the word: a snapshot that is dropped meanwhile must not take it for one of those that
+        // are away.
         let new = CountWord::unowned(dom).raw() | word & CountWord::NOTED;
         self.count
             .compare_exchange(word, new, Ordering::AcqRel, Ordering::Relaxed)
@@ -287,8 +289,8 @@ impl Frame {
         was == Some(CountWord::AWAY)
     }
 
-    /// Makes a noted frame that is away part of the memory of `dom` again. `false`: it is not away. The caller has flushed TLBs that may
-    /// know it; nobody else brings such frames back.
+    /// Makes a noted frame that is away part of the memory of `dom` again. `false`: it is not away. The caller has
+    /// flushed TLBs that may know it; nobody else brings such frames back.
     pub(crate) fn bring_back(&self, dom: DomId) -> bool {
         if self.count() != CountWord::AWAY {
             return false;
@@ -299,8 +301,8 @@ impl Frame {
         self.change_count(|now| (now == CountWord::AWAY).then_some(CountWord(back))).is_some()
     }
 
-    /// Makes a noted frame that somebody refers to part of the memory of `dom` again, if it is not. `false`: it is another's, or nobody refers
-    /// to it any more.
+    /// Makes a noted frame that somebody refers to part of the memory of `dom` again, if it is not. `false`: it is
+    /// another's, or nobody refers to it any more.
     pub(crate) fn hold_again(&self, dom: DomId) -> bool {
         let hold = |now: CountWord| {
             if now.is_part_of(dom) {
@@ -313,7 +315,8 @@ impl Frame {
         self.change_count(hold).is_some()
     }
 
-    /// Replaces the word as `f` says, which may be asked several times. What it was; `None`: nothing, for `f` does not want it.
+    /// Replaces the word as `f` says, which may be asked several times. What it was; `None`: nothing, for `f` does not
+    /// want it.
     fn change_count(&self, f: impl Fn(CountWord) -> Option<CountWord>) -> Option<CountWord> {
         let change = |word| f(CountWord(word)).map(CountWord::raw);
         self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).ok().map(CountWord)

@@ -65,7 +65,8 @@ pub enum UsageState {
     Valid = 1,
     /// Being validated or taken apart on some CPU; the type count is one.
     Busy = 2,
-    /// Preempted on the way up or down: the entries below the resume index hold their references. The type count is one.
+    /// Preempted on the way up or down: the entries below the resume index hold their references. The type count is
+    /// one.
     Partial = 3,
 }
 
@@ -82,14 +83,16 @@ pub enum Knowers {
     Everyone,
 }
 
-/// Turn or resume index (bits 39-63), type (36-38), pinned (35), foreign (34), state (32-33), type count or time stamp (0-31).
+/// Turn or resume index (bits 39-63), type (36-38), pinned (35), foreign (34), state (32-33), type count or time stamp
+/// (0-31).
 ///
-/// The turn counts the references that were taken since the type was established. Who drops the last one reads the word, then the clock, and
-/// puts the time into the word if that is as it was: no reference was taken meanwhile. The count alone does not say so, for one may have come
-/// and gone, and by it a CPU may know the frame that flushed later than the time that was read.
+/// The turn counts the references that were taken since the type was established. Who drops the last one reads the
+/// word, then the clock, and puts the time into the word if that is as it was: no reference was taken meanwhile. The
+/// count alone does not say so, for one may have come and gone, and by it a CPU may know the frame that flushed later
+/// than the time that was read.
 ///
-/// The turn wraps, at the top of the word so that this touches nothing else: for a word to be as it was, 33 million references would have to come
-/// and go while one is dropped.
+/// The turn wraps, at the top of the word so that this touches nothing else: for a word to be as it was, 33 million
+/// references would have to come and go while one is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Usage(u64);
 
@@ -204,7 +207,8 @@ impl Usage {
         let last = self.ty();
         last != ty && last != FrameType::None
     }
-    /// Which CPUs may have translations that let a guest write to a frame of `owner`'s or walk through it? Only in state `Idle`.
+    /// Which CPUs may have translations that let a guest write to a frame of `owner`'s or walk through it? Only in
+    /// state `Idle`.
     #[inline]
     pub(crate) const fn knowers(self, owner: DomId) -> Knowers {
         if self.0 & FOREIGN != 0 {
@@ -254,7 +258,8 @@ impl core::fmt::Debug for Usage {
 }
 
 impl Frame {
-    /// Notes that another domain than the owner is about to map the frame writable. For a holder of a writable reference.
+    /// Notes that another domain than the owner is about to map the frame writable. For a holder of a writable
+    /// reference.
     #[cold]
     pub(crate) fn mark_foreign(&self) {
         self.usage.fetch_or(FOREIGN, Ordering::AcqRel);

@@ -1,8 +1,9 @@
-//! A recount of grants: every use that a granter counts is a handle of somebody's, or the hypervisor's own, and every one of those
-//! is counted.
+//! A recount of grants: every use that a granter counts is a handle of somebody's, or the hypervisor's own, and every
+//! one of those is counted.
 //!
-//! Both sides name what they have, and what they name must cancel out: a handle whose granter is gone, or is another domain of
-//! that number, and a use whose mapper is gone are left over. Nothing may change meanwhile, and no copy may be under way.
+//! Both sides name what they have, and what they name must cancel out: a handle whose granter is gone, or is another
+//! domain of that number, and a use whose mapper is gone are left over. Nothing may change meanwhile, and no copy may
+//! be under way.
 
 use super::table::GrantTable;
 use super::{DomId, Maptrack, SharedFrame};

@@ -169,7 +169,8 @@ impl Maptrack {
         self.chunks.get(self.next_chunk()).is_none_or(|c| c.slots.capacity() == 0)
     }
 
-    /// Takes memory for the next handle, if that wants more, and `room` lets it. `false`: it does not, or there is none.
+    /// Takes memory for the next handle, if that wants more, and `room` lets it. `false`: it does not, or there is
+    /// none.
     #[cold]
     pub fn make_room(&mut self, room: Room) -> bool {
         let at = self.next_chunk();

@@ -6,9 +6,9 @@
 //!
 //! Each is in a lock of its own. Lock order: the mapper's MMU lock (for its page tables), the mapper's maptrack, the
 //! granter's table. A map is: handle, pin, page-table entry; failure undoes what was done, in reverse. An unmap is:
-//! page-table entry cleared and the handle's flag with it, TLBs flushed by the caller, then unpinned; the handle is free
-//! when nothing of it is left. Between the steps other vCPUs of a guest may try the same handle: each step works on the
-//! flags that are still set.
+//! page-table entry cleared and the handle's flag with it, TLBs flushed by the caller, then unpinned; the handle is
+//! free when nothing of it is left. Between the steps other vCPUs of a guest may try the same handle: each step works
+//! on the flags that are still set.
 //!
 //! While an entry is pinned its frame and user are those of the active entry, whatever the guest writes meanwhile.
 
@@ -40,12 +40,13 @@ pub trait SharedFrame: AsRef<PageWords> {
 
 /// References to granted frames.
 pub trait FrameRefs {
-    /// Takes a reference to frame `frame`, which must be RAM of `owner`; with `writable` one that also makes it (or keeps
-    /// it) a writable page. `false`: that cannot be.
+    /// Takes a reference to frame `frame`, which must be RAM of `owner`; with `writable` one that also makes it (or
+    /// keeps it) a writable page. `false`: that cannot be.
     fn take(&self, owner: DomId, frame: u64, writable: bool) -> bool;
     /// Gives back what one `take` took, or what was made of it.
     fn give_back(&self, frame: u64, writable: bool);
-    /// Makes a reference to a frame of `owner` one that is also for writing. `false`: that cannot be; it stays what it is.
+    /// Makes a reference to a frame of `owner` one that is also for writing. `false`: that cannot be; it stays what it
+    /// is.
     fn make_writable(&self, owner: DomId, frame: u64) -> bool;
     /// Makes a reference for writing one that is not.
     fn make_readable(&self, frame: u64);
@@ -112,8 +113,8 @@ impl MapFlags {
     }
 }
 
-/// First half of a map: a handle for the grant, pinned for what `flags` ask. Returns handle and frame. The caller writes
-/// the page-table entry next, and calls [`map_undo`] if it cannot. `NoDeviceSpace`: no handle left.
+/// First half of a map: a handle for the grant, pinned for what `flags` ask. Returns handle and frame. The caller
+/// writes the page-table entry next, and calls [`map_undo`] if it cannot. `NoDeviceSpace`: no handle left.
 pub fn map<P: SharedFrame>(
     track: &mut Maptrack,
     table: &mut GrantTable<P>,

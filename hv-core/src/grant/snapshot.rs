@@ -1,7 +1,8 @@
 //! A domain's grants as they once were, and the way back to them.
 //!
-//! What the domain has written is in pages that it shares with the hypervisor, and goes back. Who uses a grant has not asked for that: a
-//! use goes on. So a grant in use must be the one that it was, of the same frame to the same user; and no other may be in use.
+//! What the domain has written is in pages that it shares with the hypervisor, and goes back. Who uses a grant has not
+//! asked for that: a use goes on. So a grant in use must be the one that it was, of the same frame to the same user;
+//! and no other may be in use.
 
 use super::table::entry;
 use super::{DomId, GrantTable, SharedFrame};
@@ -76,8 +77,8 @@ impl<P: SharedFrame> GrantTable<P> {
         other.map_or(Ok(()), |gref| Err(Refusal::Grant(gref)))
     }
 
-    /// Makes its entries what they were, but for the flags that say what is in use, which say what is in use now. What it has grown
-    /// by is empty.
+    /// Makes its entries what they were, but for the flags that say what is in use, which say what is in use now. What
+    /// it has grown by is empty.
     pub fn go_back(&mut self, saved: &Saved) -> Result<(), Refusal> {
         self.check(saved)?;
         for (gref, in_use) in (0u32..).zip(self.flags_in_use()) {

@@ -45,8 +45,8 @@ impl Uses {
     }
 }
 
-/// A grant in use. All zero: it is not. As long as it is, there is one reference to the frame; for writing, if one of the
-/// uses is.
+/// A grant in use. All zero: it is not. As long as it is, there is one reference to the frame; for writing, if one of
+/// the uses is.
 #[derive(Clone, Copy, Default)]
 struct Active {
     uses: Uses,
@@ -98,8 +98,8 @@ impl<P: SharedFrame> GrantTable<P> {
         &self.shared
     }
 
-    /// Makes the table at least `nr_frames` long; `room` is asked for each frame and what goes with it. `GeneralError`: more than
-    /// the limit. `NoSpace`: out of memory; what was added stays.
+    /// Makes the table at least `nr_frames` long; `room` is asked for each frame and what goes with it. `GeneralError`:
+    /// more than the limit. `NoSpace`: out of memory; what was added stays.
     pub fn grow(
         &mut self,
         nr_frames: u32,
@@ -148,8 +148,8 @@ impl<P: SharedFrame> GrantTable<P> {
         self.active.iter().filter(|a| a.uses.is_written()).map(|a| a.frame).for_each(f);
     }
 
-    /// Calls `f` for each grant in use: its number, who uses it, the frame, and how often by kind (host reads, device reads, host
-    /// writes, device writes).
+    /// Calls `f` for each grant in use: its number, who uses it, the frame, and how often by kind (host reads, device
+    /// reads, host writes, device writes).
     pub fn for_each_used(&self, mut f: impl FnMut(u32, DomId, u64, [u16; 4])) {
         for (gref, active) in (0u32..).zip(&self.active).filter(|(_, a)| a.uses.is_used()) {
             let kinds = [0u32, 16, 32, 48].map(|shift| {
@@ -216,7 +216,8 @@ impl<P: SharedFrame> GrantTable<P> {
         let last_write = how.writable && !after.is_written();
         if last || last_write {
             let frame = active.frame;
-            // The reference first: the granter may have the frame be a page table as soon as it sees that the use has ended.
+            // The reference first: the granter may have the frame be a page table as soon as it sees that the use has
+            // ended.
             if last {
                 refs.give_back(frame, last_write);
             } else {
@@ -228,8 +229,9 @@ impl<P: SharedFrame> GrantTable<P> {
         }
     }
 
-    /// Uses a grant once, for writing or only for reading: `f` gets the frame. As [`GrantTable::pin`], `f` and [`GrantTable::unpin`], for fewer instructions: nobody
-    /// sees the use begin or end, but the granter, who has the flags of its entry.
+    /// Uses a grant once, for writing or only for reading: `f` gets the frame. As [`GrantTable::pin`], `f` and
+    /// [`GrantTable::unpin`], for fewer instructions: nobody sees the use begin or end, but the granter, who has the
+    /// flags of its entry.
     #[inline(always)]
     pub fn use_once(
         &mut self,

@@ -1,4 +1,5 @@
-//! AMD-Vi: the forms of its structures in memory and registers (AMD I/O virtualization specification, chapters 2 and 3).
+//! AMD-Vi: the forms of its structures in memory and registers (AMD I/O virtualization specification, chapters 2 and
+//! 3).
 
 use super::tables::{Entry, Format};
 use super::{Access, Fault, Forget, Stopped};
@@ -164,8 +165,8 @@ pub mod device {
         (word >> 56 & 7) as u8 | ((word >> 62) as u8) << 6
     }
 
-    /// Interrupts go through a table of 2^`order` entries at `table`, or none is let through. `passes`: what the platform
-    /// raises past it, as the firmware's flags.
+    /// Interrupts go through a table of 2^`order` entries at `table`, or none is let through. `passes`: what the
+    /// platform raises past it, as the firmware's flags.
     pub const fn interrupts(table: Option<Mfn>, order: u32, passes: u8) -> u64 {
         const VALID: u64 = 1 << 0;
         const REMAPPED: u64 = 2 << 60;

@@ -1,13 +1,13 @@
 //! The brake: a device that goes on trying what the IOMMU stops is switched off, and nobody else is.
 //!
-//! Each fault costs an interrupt and a look at the unit's registers, and the faults of a device can be as many as its accesses
-//! to memory. So they are counted for each function, in windows of a second. A function beyond the limit is no longer bus
-//! master: what its owner does about that is [`crate::passthrough`]'s to say. One that goes on nevertheless, for it takes no
-//! notice of that bit, is not reported any more.
+//! Each fault costs an interrupt and a look at the unit's registers, and the faults of a device can be as many as its
+//! accesses to memory. So they are counted for each function, in windows of a second. A function beyond the limit is no
+//! longer bus master: what its owner does about that is [`crate::passthrough`]'s to say. One that goes on nevertheless,
+//! for it takes no notice of that bit, is not reported any more.
 //!
-//! A device can also name a function that there is not: PCI Express lets it, if it offers that (phantom functions), and a broken one may at any
-//! time. That counts for a function that the device has ([`Brake::function_of`]). What names no device that is known counts together, and
-//! is not reported any more when it is too much.
+//! A device can also name a function that there is not: PCI Express lets it, if it offers that (phantom functions), and
+//! a broken one may at any time. That counts for a function that the device has ([`Brake::function_of`]). What names no
+//! device that is known counts together, and is not reported any more when it is too much.
 
 use crate::pcicfg::Sbdf;
 use crate::rate::Rate;
@@ -72,9 +72,9 @@ impl Brake {
         self.counts.binary_search_by_key(&at, |(at, _)| *at)
     }
 
-    /// The function that accesses memory by the name `source`: the one of this number; or, if there is none, one of the same device, whose phantom
-    /// it may be: those differ from their function in the upper bits of its number, in one, two or all three (PCI Express 4.0, 6.8 and 7.5.3.3). If nothing is
-    /// known of the device it is `source` itself.
+    /// The function that accesses memory by the name `source`: the one of this number; or, if there is none, one of the
+    /// same device, whose phantom it may be: those differ from their function in the upper bits of its number, in one,
+    /// two or all three (PCI Express 4.0, 6.8 and 7.5.3.3). If nothing is known of the device it is `source` itself.
     pub fn function_of(&self, source: Sbdf) -> Sbdf {
         const FUNCTION: u8 = 7;
         let of_same = |function| Sbdf { devfn: source.devfn & !FUNCTION | function, ..source };

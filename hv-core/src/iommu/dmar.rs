@@ -1,7 +1,8 @@
 //! The firmware's description of VT-d units: the DMAR table (VT-d specification, chapter 8).
 //!
-//! Firmware is not trusted to be right: a structure that does not fit is left out, and a length of zero ends the list. If that
-//! may have been a unit it is counted: whoever uses the others would take functions behind it for functions behind them.
+//! Firmware is not trusted to be right: a structure that does not fit is left out, and a length of zero ends the list.
+//! If that may have been a unit it is counted: whoever uses the others would take functions behind it for functions
+//! behind them.
 
 use super::IoApic;
 use crate::pcicfg::Sbdf;
@@ -19,8 +20,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Does it mean a function? `chain` is the function and then each bridge above it; `secondary` says which bus is behind
-    /// a bridge.
+    /// Does it mean a function? `chain` is the function and then each bridge above it; `secondary` says which bus is
+    /// behind a bridge.
     pub fn covers(&self, chain: &[Sbdf], secondary: impl Fn(u8, u8) -> Option<u8>) -> bool {
         let Some((last, way)) = self.path.split_last() else { return false };
         let mut bus = self.start_bus;
@@ -178,8 +179,8 @@ fn is_padding(rest: &[u8]) -> bool {
     rest.iter().all(|byte| *byte == 0)
 }
 
-/// Generator-independent oracle for fuzzing: reading any table ends, gives no more than is in it, and whatever it gives can
-/// be asked.
+/// Generator-independent oracle for fuzzing: reading any table ends, gives no more than is in it, and whatever it gives
+/// can be asked.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn check_table(bytes: &[u8]) {
     let Some(dmar) = Dmar::parse(bytes) else { return };

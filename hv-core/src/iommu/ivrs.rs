@@ -1,7 +1,8 @@
 //! The firmware's description of AMD-Vi units: the IVRS table (AMD I/O virtualization specification, chapter 5).
 //!
-//! Firmware is not trusted to be right: a structure that does not fit is left out, and a length of zero ends the list. If that
-//! may have been a unit it is counted: whoever uses the others would take functions behind it for functions behind them.
+//! Firmware is not trusted to be right: a structure that does not fit is left out, and a length of zero ends the list.
+//! If that may have been a unit it is counted: whoever uses the others would take functions behind it for functions
+//! behind them.
 
 use super::{amd, IoApic};
 use alloc::vec::Vec;
@@ -128,7 +129,8 @@ impl Ivrs {
         self.reserved.iter().any(|r| (r.first_id..=r.last_id).contains(&source_id))
     }
 
-    /// The highest source id that a unit in `segment` may be asked about by what the table says, whether there is such a function yet or not.
+    /// The highest source id that a unit in `segment` may be asked about by what the table says, whether there is such
+    /// a function yet or not.
     pub fn highest_named(&self, segment: u16) -> u16 {
         let units = self.units.iter().filter(|u| u.segment == segment);
         let io_apics = units.clone().flat_map(|u| &u.io_apics).map(|a| a.source_id);
@@ -178,7 +180,8 @@ fn unit(block: &[u8]) -> Option<Unit> {
     Some(unit)
 }
 
-/// Reads what a unit translates. `None`: an entry does not fit, or a range has no end, so nobody knows what else it translates.
+/// Reads what a unit translates. `None`: an entry does not fit, or a range has no end, so nobody knows what else it
+/// translates.
 fn entries_of(mut rest: &[u8], unit: &mut Unit) -> Option<()> {
     let mut start = None;
     while let Some(&kind) = rest.first() {
@@ -231,8 +234,8 @@ fn reserved(block: &[u8]) -> Option<Reserved> {
     (block[1] & (EXCLUDED | MAPPED) != 0 && first_id <= last_id).then_some(Reserved { first, last, first_id, last_id })
 }
 
-/// Generator-independent oracle for fuzzing: reading any table ends, gives no more than is in it, and whatever it gives can
-/// be asked.
+/// Generator-independent oracle for fuzzing: reading any table ends, gives no more than is in it, and whatever it gives
+/// can be asked.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn check_table(bytes: &[u8]) {
     let Some(ivrs) = Ivrs::parse(bytes) else { return };

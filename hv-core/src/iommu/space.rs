@@ -46,8 +46,8 @@ impl<F: Format> DmaSpace<F> {
         Self { tables, granted: BTreeMap::new() }
     }
 
-    /// The domain is about to get the `count` frames from `first`, or a grant of them. After a success devices may be let reach
-    /// them without an error.
+    /// The domain is about to get the `count` frames from `first`, or a grant of them. After a success devices may be
+    /// let reach them without an error.
     pub fn make_room(&self, mem: &impl TableMem, first: Mfn, count: u64) -> Result<(), OutOfMemory> {
         let end = first.raw().saturating_add(count);
         let mut at = first.raw();

@@ -111,7 +111,8 @@ impl<F: Format> Tables<F> {
         Ok(before)
     }
 
-    /// Makes what tables are missing for [`Self::set`] on `mfn`, which needs no memory then. Those that were made stay, as do all.
+    /// Makes what tables are missing for [`Self::set`] on `mfn`, which needs no memory then. Those that were made stay,
+    /// as do all.
     pub fn make_room(&self, mem: &impl TableMem, mfn: Mfn) -> Result<(), OutOfMemory> {
         if mfn.raw() < self.end() {
             self.walk(mem, mfn.raw(), 1, true)?;

@@ -1,4 +1,5 @@
-//! Intel's VT-d: the forms of its structures in memory and registers (architecture specification, chapters 6, 9 and 10).
+//! Intel's VT-d: the forms of its structures in memory and registers (architecture specification, chapters 6, 9 and
+//! 10).
 
 pub mod faults;
 
@@ -62,7 +63,8 @@ impl Capabilities {
     const fn bit(register: u64, bit: u32) -> bool {
         register >> bit & 1 != 0
     }
-    /// Levels of tables that all `units` walk: four if possible, so that all memory can be mapped, or three. `None`: there are none.
+    /// Levels of tables that all `units` walk: four if possible, so that all memory can be mapped, or three. `None`:
+    /// there are none.
     pub fn levels(units: impl IntoIterator<Item = Self>) -> Option<u32> {
         let common = units.into_iter().fold(u64::MAX, |common, unit| common & unit.cap);
         [(4, 8 + 2), (3, 8 + 1)].into_iter().find(|(_, bit)| Self::bit(common, *bit)).map(|(levels, _)| levels)
@@ -87,7 +89,8 @@ impl Capabilities {
     pub const fn needs_write_buffer_flush(self) -> bool {
         Self::bit(self.cap, 4)
     }
-    /// It must be told of entries that were not there before: it remembers that there were none, or what was written waits in its buffer.
+    /// It must be told of entries that were not there before: it remembers that there were none, or what was written
+    /// waits in its buffer.
     pub const fn is_told_of_additions(self) -> bool {
         self.caches_absence() || self.needs_write_buffer_flush()
     }
@@ -244,8 +247,8 @@ pub mod remapping {
     }
 
     impl Mode {
-        /// The one to use. Units that do not know x2APIC's ids reach CPUs in that mode by eight bits all the same, as messages do
-        /// that are not remapped: devices interrupt no CPUs with larger ids.
+        /// The one to use. Units that do not know x2APIC's ids reach CPUs in that mode by eight bits all the same, as
+        /// messages do that are not remapped: devices interrupt no CPUs with larger ids.
         pub const fn of(cpus_use_x2apic: bool, units_know_x2apic: bool) -> Self {
             if cpus_use_x2apic && units_know_x2apic {
                 Self::X2apic
@@ -267,8 +270,8 @@ pub mod remapping {
     pub enum Named {
         /// This source id.
         By(u16),
-        /// Those of these buses, first and last: what lies behind a bridge that takes its own bus's number or that of the bus
-        /// behind it.
+        /// Those of these buses, first and last: what lies behind a bridge that takes its own bus's number or that of
+        /// the bus behind it.
         OnBuses(u8, u8),
     }
 
@@ -312,7 +315,8 @@ pub mod remapping {
         low & 0xffff_ffff | mode.destination(apic_id)
     }
 
-    /// The APIC id of the CPU that the lower half of `entry` sends to, also while nobody can raise it. `None`: it is empty.
+    /// The APIC id of the CPU that the lower half of `entry` sends to, also while nobody can raise it. `None`: it is
+    /// empty.
     pub const fn destination(low: u64, mode: Mode) -> Option<u32> {
         match (low, mode) {
             (0, _) => None,
@@ -321,8 +325,8 @@ pub mod remapping {
         }
     }
 
-    /// The lower half of `entry`, which nobody can raise for now and whose users are not reported; or as it was before. An
-    /// empty one stays so.
+    /// The lower half of `entry`, which nobody can raise for now and whose users are not reported; or as it was before.
+    /// An empty one stays so.
     pub const fn held(low: u64, held: bool) -> u64 {
         const NOT_RECORDED: u64 = 1 << 1;
         match (low, held) {

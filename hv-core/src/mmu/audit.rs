@@ -148,8 +148,8 @@ impl<'a, 'f, E: MmuEnv> Audit<'a, 'f, E> {
         }
     }
 
-    /// Finds what entries, pins and allocations refer to, and shows every frame that is RAM: what is known of it, what was
-    /// found, and whether the two agree.
+    /// Finds what entries, pins and allocations refer to, and shows every frame that is RAM: what is known of it, what
+    /// was found, and whether the two agree.
     pub fn finish(mut self, mut show: impl FnMut(Mfn, &'a Frame, Found, bool)) {
         let frames = self.found.0.iter().map(Vec::len).sum::<usize>();
         for mfn in (0..frames as u64).map(Mfn::new) {
@@ -225,7 +225,8 @@ impl Found {
             && self.type_refs == usage.count()
             && self.types == types
             && self.free <= u8::from(is_nobodys)
-            // The hypervisor's own have references only if anybody may map them, and those that it lent while somebody does.
+            // The hypervisor's own have references only if anybody may map them, and those that it lent while somebody
+            // does.
             && ((self.refs == 0) == is_nobodys || count.owner() == DomId::XEN || count.is_heap())
     }
 }

@@ -62,7 +62,8 @@ pub trait PtMem {
     fn cmpxchg(&self, slot: Slot, old: Pte, new: Pte) -> Result<(), Pte>;
 }
 
-/// As many questions whether a domain may map I/O memory ([`MmuEnv::io_access`]) are worth a step: each looks through lists under locks.
+/// As many questions whether a domain may map I/O memory ([`MmuEnv::io_access`]) are worth a step: each looks through
+/// lists under locks.
 pub const IO_ENTRIES_IN_STEP: u32 = 64;
 
 /// May a domain map a frame of I/O memory? The less it may, the smaller.
@@ -82,15 +83,16 @@ pub trait MmuEnv: PtMem {
     fn frame(&self, mfn: Mfn) -> Option<&Frame>;
     /// One past the last frame that has an entry.
     fn frames_end(&self) -> Mfn;
-    /// A step is done ([`crate::allowance::STEP`]): a table validated or taken down, or [`IO_ENTRIES_IN_STEP`] questions for I/O memory.
+    /// A step is done ([`crate::allowance::STEP`]): a table validated or taken down, or [`IO_ENTRIES_IN_STEP`]
+    /// questions for I/O memory.
     fn step(&self);
     /// There are none left, so the operation stops here and is re-executed.
     fn is_out_of_steps(&self) -> bool;
     /// The lower half of a counter that every complete TLB flush (of any CPU) increments *before* it begins.
     fn tlb_clock(&self) -> u32;
-    /// Returns when every CPU among `knowers` has completely flushed its TLB and paging-structure caches since the clock read
-    /// `stamp`: a CPU whose last flush had a clock value above `stamp` needs none. The clock is above `stamp` before any of them flushes: what
-    /// they come to know of a frame afterwards ends with a later stamp.
+    /// Returns when every CPU among `knowers` has completely flushed its TLB and paging-structure caches since the
+    /// clock read `stamp`: a CPU whose last flush had a clock value above `stamp` needs none. The clock is above
+    /// `stamp` before any of them flushes: what they come to know of a frame afterwards ends with a later stamp.
     fn flush_since(&self, stamp: u32, knowers: Knowers);
     /// May `dom` map the I/O frame `mfn`? Denies frames that the CPU cannot address.
     fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess;
@@ -98,17 +100,18 @@ pub trait MmuEnv: PtMem {
     fn cache_control(&self, dom: DomId) -> bool;
     /// Writes the hypervisor's entries into slots 256-271 of an L4 table.
     fn fill_hypervisor_slots(&self, l4: Mfn);
-    /// The frame has become a page table, is none any more, or was pinned or unpinned just now. Who copies its domain while that
-    /// runs has to read it again, for the copy of a table is another than that of plain memory.
+    /// The frame has become a page table, is none any more, or was pinned or unpinned just now. Who copies its domain
+    /// while that runs has to read it again, for the copy of a table is another than that of plain memory.
     fn use_changed(&self, mfn: Mfn);
     /// Sets an entry of the machine-to-physical table.
     fn m2p_set(&self, mfn: Mfn, pfn: u64);
-    /// The last reference to a frame is gone, and it leaves the account of `owner`. If it was lent (`heap`), its loan is over and
-    /// nobody refers to it; it is the hypervisor's until [`super::Mmu::take_back`]. Else [`Self::frame_gone`] follows.
+    /// The last reference to a frame is gone, and it leaves the account of `owner`. If it was lent (`heap`), its loan
+    /// is over and nobody refers to it; it is the hypervisor's until [`super::Mmu::take_back`]. Else
+    /// [`Self::frame_gone`] follows.
     fn frame_left(&self, mfn: Mfn, owner: DomId, heap: bool);
-    /// It belongs to the allocator; or to a snapshot, until [`super::snapshot::Keep::returned`] or [`super::snapshot::Keep::set_free`].
-    /// That is [`crate::allowance::MOVED`] of work, which the environment counts: whoever lets a frame go, it comes by here, and a table that
-    /// is taken down may let 512 go.
+    /// It belongs to the allocator; or to a snapshot, until [`super::snapshot::Keep::returned`] or
+    /// [`super::snapshot::Keep::set_free`]. That is [`crate::allowance::MOVED`] of work, which the environment counts:
+    /// whoever lets a frame go, it comes by here, and a table that is taken down may let 512 go.
     fn frame_gone(&self, mfn: Mfn, gone: Gone);
     /// Devices of `dom` may read and write its frame `mfn` from now on: it became writable.
     fn dma_allow(&self, dom: DomId, mfn: Mfn);

@@ -80,7 +80,8 @@ impl Flush {
         Ok(Some(Self { what, whom }))
     }
 
-    /// The flush that a `mmuext_op` command means; `None` if it is no flush, or one of an address that no guest can map.
+    /// The flush that a `mmuext_op` command means; `None` if it is no flush, or one of an address that no guest can
+    /// map.
     pub fn from_mmuext(cmd: u32, arg1: u64, arg2: u64) -> Option<Self> {
         let page = || VirtAddr::new(arg1).map(FlushWhat::Page);
         let (what, whom) = match cmd {

@@ -2,8 +2,8 @@
 //!
 //! The checks (in this order): flags against the list of the level; the frame is RAM of the domain it should be of, or
 //! I/O memory that the domain may map; a writable mapping takes the frame's writable type. A guest reads back what was
-//! changed: supervisor pages become user pages marked [`PteFlags::GUEST_KERNEL`] (a PV kernel runs in ring 3), the global
-//! bit goes (so that loading CR3 flushes all of a guest), RAM is always write-back, I/O memory never cached.
+//! changed: supervisor pages become user pages marked [`PteFlags::GUEST_KERNEL`] (a PV kernel runs in ring 3), the
+//! global bit goes (so that loading CR3 flushes all of a guest), RAM is always write-back, I/O memory never cached.
 
 use super::update::{Accessed, Owners};
 use super::{IoAccess, Locked, Mmu, MmuEnv, MmuError, Slot};

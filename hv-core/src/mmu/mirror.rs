@@ -1,14 +1,15 @@
-//! Sharing a domain's kernel half: an L4 table of the hypervisor's own refers to the domain's L3 tables, in other slots.
+//! Sharing a domain's kernel half: an L4 table of the hypervisor's own refers to the domain's L3 tables, in other
+//! slots.
 //!
-//! Entry 256+i of the domain's root becomes entry i. The pages behind it are then reached at their address with the upper 17
-//! bits cleared, with the domain's own rights but for two: they are the supervisor's, although the domain's entries say
-//! "user" (the rights of all levels are combined), and nothing of them can be executed. Slots that the hypervisor has in the
-//! domain's root (256 to 271) have no counterpart.
+//! Entry 256+i of the domain's root becomes entry i. The pages behind it are then reached at their address with the
+//! upper 17 bits cleared, with the domain's own rights but for two: they are the supervisor's, although the domain's
+//! entries say "user" (the rights of all levels are combined), and nothing of them can be executed. Slots that the
+//! hypervisor has in the domain's root (256 to 271) have no counterpart.
 //!
-//! Every present entry holds references, as one of an L4 table of the domain's would: what it refers to stays an L3 table, even
-//! if the domain has taken it out of its own root. So a mirror that is behind is no danger, and only whoever runs in it misses
-//! something. There is no other list of what a mirror holds, so wherever sharing or giving back is cut short, and whatever comes
-//! next, it refers to nothing without a reference.
+//! Every present entry holds references, as one of an L4 table of the domain's would: what it refers to stays an L3
+//! table, even if the domain has taken it out of its own root. So a mirror that is behind is no danger, and only
+//! whoever runs in it misses something. There is no other list of what a mirror holds, so wherever sharing or giving
+//! back is cut short, and whatever comes next, it refers to nothing without a reference.
 
 use super::{Deferred, Locked, Mmu, MmuEnv, MmuError, RootRef, Slot};
 use x86::{Level, Mfn, Pte, PteFlags, VirtAddr};
@@ -21,7 +22,8 @@ pub const FIRST_SLOT: usize = HYPERVISOR_END_SLOT - HALF;
 /// One past the last.
 pub const END_SLOT: usize = HALF;
 
-/// Where a mirror shows the domain's page at `page`. `None` if that is not in the part of the kernel half that mirrors have.
+/// Where a mirror shows the domain's page at `page`. `None` if that is not in the part of the kernel half that mirrors
+/// have.
 #[must_use]
 pub const fn place_of(page: u64) -> Option<u64> {
     const ALL: u64 = (HALF as u64) << 39;
@@ -38,9 +40,9 @@ const fn entry_for(theirs: Pte) -> Pte {
 }
 
 impl<E: MmuEnv> Mmu<'_, E> {
-    /// Makes entry `slot` of `mirror`, a mirror of `root`, say what `root`, a root of `dom`, says now, if it is empty. Nothing happens if
-    /// the domain has nothing there, or the slot is none of a mirror's ([`FIRST_SLOT`]..[`END_SLOT`]). Errors: as for a reference that
-    /// an L4 entry of the domain's takes.
+    /// Makes entry `slot` of `mirror`, a mirror of `root`, say what `root`, a root of `dom`, says now, if it is empty.
+    /// Nothing happens if the domain has nothing there, or the slot is none of a mirror's
+    /// ([`FIRST_SLOT`]..[`END_SLOT`]). Errors: as for a reference that an L4 entry of the domain's takes.
     pub fn share(
         &self,
         dom: DomId,
@@ -68,8 +70,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         entries.filter(|entry| entry.is_present()).map(Pte::mfn)
     }
 
-    /// Would an access at `masked` under the mirror with the table `root` succeed, as all entries on the way are now? A write needs the right
-    /// to in each. `_lock` is the MMU lock of the domain that is mirrored.
+    /// Would an access at `masked` under the mirror with the table `root` succeed, as all entries on the way are now? A
+    /// write needs the right to in each. `_lock` is the MMU lock of the domain that is mirrored.
     pub fn shows(&self, root: Mfn, masked: VirtAddr, is_write: bool, _lock: Locked<'_>) -> bool {
         let mut table = root;
         // Guests have no superpages.
@@ -80,8 +82,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         })
     }
 
-    /// Empties an entry of `mirror`, which no CPU uses any more, and gives its references back. `false`: none is left. Errors: to be called
-    /// again.
+    /// Empties an entry of `mirror`, which no CPU uses any more, and gives its references back. `false`: none is left.
+    /// Errors: to be called again.
     pub fn unshare(&self, mirror: Mfn, lock: &mut Deferred) -> Result<bool, MmuError> {
         self.drain(lock)?;
         let slots = (FIRST_SLOT..END_SLOT).map(|slot| Slot::new(mirror, slot));

@@ -3,10 +3,11 @@
 //! [`run`] reads operations from bytes: two domains (one of which may map the other's frames and I/O memory) change
 //! entries, pin, load roots, take descriptor tables, give pages up, are preempted, resume or do something else instead.
 //! After each operation:
-//! * every count is recomputed from what is held (pins, roots, deferred tables, ...) by walking the tables, and compared;
-//! * the worst TLB that the CPUs of either domain could have is kept, with all translations that were possible since their
-//!   last flush, stale paging-structure entries included: no table and no descriptor page may be writable through it, and no page
-//!   may be used as a table through it that is none of that level any more.
+//! * every count is recomputed from what is held (pins, roots, deferred tables, ...) by walking the tables, and
+//!   compared;
+//! * the worst TLB that the CPUs of either domain could have is kept, with all translations that were possible since
+//!   their last flush, stale paging-structure entries included: no table and no descriptor page may be writable through
+//!   it, and no page may be used as a table through it that is none of that level any more.
 //!
 //! At the end both domains die, preempted here and there, and every frame must be free.
 

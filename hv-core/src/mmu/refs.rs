@@ -54,8 +54,8 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
         }
     }
 
-    /// Flushes the TLBs that may still know a free frame, those of IOMMUs too; to be called before the frame gets a new use
-    /// or another owner, whatever that is.
+    /// Flushes the TLBs that may still know a free frame, those of IOMMUs too; to be called before the frame gets a new
+    /// use or another owner, whatever that is.
     pub fn flush_before_reuse(&self, mfn: Mfn) {
         if let Some(frame) = self.env.frame(mfn) {
             let usage = frame.usage();
@@ -134,7 +134,8 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
             if !usage.is_valid_as(ty) {
                 return;
             }
-            // If a reference is taken after the word was read, the exchange fails, also if it is gone again: the clock was read too early for it.
+            // If a reference is taken after the word was read, the exchange fails, also if it is gone again: the clock
+            // was read too early for it.
             let new = if usage.count() > 1 { usage.minus_one() } else { usage.ended(self.env.tlb_clock()) };
             if frame.change_usage(usage, new) {
                 return;

@@ -15,8 +15,8 @@ const SYSTEM_TYPE: u64 = 0xf << 40;
 
 /// The descriptor as it may be used by a guest, with DPL 3; `None` if it may not.
 ///
-/// Code and data of any base and limit are harmless: in 64-bit mode they protect nothing. Of the system descriptors only
-/// empty ones pass: a TSS or an LDT would be the CPU's own, and a gate could lead to the hypervisor's code.
+/// Code and data of any base and limit are harmless: in 64-bit mode they protect nothing. Of the system descriptors
+/// only empty ones pass: a TSS or an LDT would be the CPU's own, and a gate could lead to the hypervisor's code.
 ///
 /// Differs from Xen: call gates are refused. No 64-bit kernel that is known uses one.
 pub const fn check_descriptor(raw: u64) -> Option<u64> {

@@ -1,22 +1,25 @@
 //! The memory of a domain as it once was, and the way back to it.
 //!
-//! A [`Memory`] has a record of each frame that the domain owned: a [copy](Copies) of its contents unless those were zeroes, its entry in the
-//! M2P, whether it was a page table or held descriptors, whether it was pinned. The copies are the hypervisor's own frames, which
-//! nobody else can name. Frames that are lent to the domain are not part of its memory: whoever lent them keeps them. A frame that is
-//! noted says so ([`CountWord::NOTED`]): if the domain gives it up, or exchanges it, it is nobody's and waits for the way back.
+//! A [`Memory`] has a record of each frame that the domain owned: a [copy](Copies) of its contents unless those were
+//! zeroes, its entry in the M2P, whether it was a page table or held descriptors, whether it was pinned. The copies are
+//! the hypervisor's own frames, which nobody else can name. Frames that are lent to the domain are not part of its
+//! memory: whoever lent them keeps them. A frame that is noted says so ([`CountWord::NOTED`]): if the domain gives it
+//! up, or exchanges it, it is nobody's and waits for the way back.
 //!
-//! Going back has two halves. [`Mmu::check_memory`] decides, and changes nothing: all frames must still be the domain's or nobody's, and
-//! none of those that were tables may be held for writing by anybody else. Who holds a frame is not recorded anywhere; but what the
-//! domain's own tables hold of it can be counted, and what remains is others'. Then, once its vCPUs have let go of their roots:
-//! * [`Mmu::take_down`] undoes pins and what preempted operations have left, so that nothing is a table any more, and takes from the domain
-//!   the frames that came to it since;
+//! Going back has two halves. [`Mmu::check_memory`] decides, and changes nothing: all frames must still be the domain's
+//! or nobody's, and none of those that were tables may be held for writing by anybody else. Who holds a frame is not
+//! recorded anywhere; but what the domain's own tables hold of it can be counted, and what remains is others'. Then,
+//! once its vCPUs have let go of their roots:
+//! * [`Mmu::take_down`] undoes pins and what preempted operations have left, so that nothing is a table any more, and
+//!   takes from the domain the frames that came to it since;
 //! * [`Mmu::take_again`] gives it back what it has given up;
 //! * [`Mmu::copy_back`] writes each frame, while it holds it for writing as anybody else would have to;
-//! * [`Mmu::pin_again`] pins what was pinned. All that was a table is validated as if the guest had asked for it: nothing is believed
-//!   because it was true once. The shell takes the roots again, and [`Mmu::check_types`] looks whether all is as it was.
+//! * [`Mmu::pin_again`] pins what was pinned. All that was a table is validated as if the guest had asked for it:
+//!   nothing is believed because it was true once. The shell takes the roots again, and [`Mmu::check_types`] looks
+//!   whether all is as it was.
 //!
-//! Others may take hold of a frame between the decision and the end. Then a step fails, and the domain must not run again; nothing
-//! else has come of it.
+//! Others may take hold of a frame between the decision and the end. Then a step fails, and the domain must not run
+//! again; nothing else has come of it.
 
 mod copies;
 mod desk;
@@ -80,8 +83,8 @@ impl Record {
 pub struct Counts {
     /// Frames of which there are copies, since they were not zero.
     pub copies: u64,
-    /// Of these, those of which there was a copy already when they were noted: another frame held the same, of this domain or of another one that is
-    /// noted.
+    /// Of these, those of which there was a copy already when they were noted: another frame held the same, of this
+    /// domain or of another one that is noted.
     pub found: u64,
     /// Of the others, those that are packed.
     pub packed: u64,
@@ -143,7 +146,8 @@ impl Memory {
         self.counts
     }
 
-    /// Gives up to `parts` pages of records back, with their copies and the frames that are away. `true`: nothing is left.
+    /// Gives up to `parts` pages of records back, with their copies and the frames that are away. `true`: nothing is
+    /// left.
     pub fn release(&mut self, copies: &mut Copies, keep: &(impl Keep + MmuEnv), parts: usize) -> bool {
         for _ in 0..parts {
             let Some(part) = self.records.pop_part() else { break };
@@ -165,7 +169,8 @@ impl Memory {
     }
 }
 
-/// A frame that must be special again and that somebody may write to now, and how often it is held so and not explained.
+/// A frame that must be special again and that somebody may write to now, and how often it is held so and not
+/// explained.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     mfn: Mfn,
@@ -209,7 +214,8 @@ impl Check {
 
 /// A page that is copied, and sought among the copies.
 const KEPT: u32 = 3 * PAGE;
-/// One that is packed besides, or unpacked to be compared: at the worst 100 000 instructions, since a guest chooses what it holds.
+/// One that is packed besides, or unpacked to be compared: at the worst 100 000 instructions, since a guest chooses
+/// what it holds.
 const PACKED: u32 = 8 * STEP;
 /// One that is unpacked: at the worst 41 000.
 const UNPACKED: u32 = 4 * STEP;
@@ -217,8 +223,8 @@ const UNPACKED: u32 = 4 * STEP;
 const SOUGHT: u32 = STEP / 128;
 
 impl<E: MmuEnv + Keep> Mmu<'_, E> {
-    /// Notes all memory of `dom`, none of whose vCPUs runs meanwhile. `Preempted`: to be called again. After another failure `memory`
-    /// has what was noted so far.
+    /// Notes all memory of `dom`, none of whose vCPUs runs meanwhile. `Preempted`: to be called again. After another
+    /// failure `memory` has what was noted so far.
     pub fn keep_memory(
         &self,
         dom: DomId,
@@ -269,8 +275,9 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         noted.map(|()| work)
     }
 
-    /// An L1 table that maps others' frames would not be validated again: that their owners let it is not known. Nor one that maps what
-    /// the domain has given up, or I/O memory that it may not map any more. Returns the work that it was to ask for that.
+    /// An L1 table that maps others' frames would not be validated again: that their owners let it is not known. Nor
+    /// one that maps what the domain has given up, or I/O memory that it may not map any more. Returns the work that it
+    /// was to ask for that.
     fn check_own(&self, dom: DomId, table: Mfn) -> Result<u32, Refusal> {
         let mut work = 0;
         for index in 0..ENTRIES {
@@ -308,8 +315,8 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         Ok(())
     }
 
-    /// Could the memory of `dom` go back? Changes nothing. When this has come to its end, what else of the domain's own holds frames
-    /// for writing is to be named to `check`, which then decides. `Preempted`: to be called again.
+    /// Could the memory of `dom` go back? Changes nothing. When this has come to its end, what else of the domain's own
+    /// holds frames for writing is to be named to `check`, which then decides. `Preempted`: to be called again.
     pub fn check_memory(&self, dom: DomId, memory: &Memory, check: &mut Check, lock: &Deferred) -> Result<(), Stop> {
         let _held = lock.locked();
         let mut work = Work::new();
@@ -362,8 +369,8 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         work
     }
 
-    /// Undoes all pins of `dom`, and what preempted operations have left, and takes from it the frames that are not noted. What others
-    /// map of those is free when they let go. `next` begins at 0. `Preempted`: to be called again.
+    /// Undoes all pins of `dom`, and what preempted operations have left, and takes from it the frames that are not
+    /// noted. What others map of those is free when they let go. `next` begins at 0. `Preempted`: to be called again.
     pub fn take_down(&self, dom: DomId, next: &mut usize, lock: &mut Deferred) -> Result<(), Stop> {
         self.abandon(lock).map_err(|_| Stop::Preempted)?;
         let mut work = Work::new();
@@ -395,8 +402,8 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         }
     }
 
-    /// All noted frames are memory of `dom` again. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not
-    /// run again.
+    /// All noted frames are memory of `dom` again. `next` begins at 0. `Preempted`: to be called again; after a refusal
+    /// the domain must not run again.
     pub fn take_again(&self, dom: DomId, memory: &Memory, next: &mut usize) -> Result<(), Stop> {
         let mut work = Work::new();
         while let Some(record) = memory.records.get(*next) {
@@ -409,7 +416,8 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         Ok(())
     }
 
-    /// A noted frame that was `seen` so is memory of `dom` again. `Preempted`: who refers to it has let it go since, and it is on its way, or away.
+    /// A noted frame that was `seen` so is memory of `dom` again. `Preempted`: who refers to it has let it go since,
+    /// and it is on its way, or away.
     fn take_frame_again(&self, dom: DomId, mfn: Mfn, frame: &Frame, seen: CountWord) -> Result<(), Stop> {
         if seen == CountWord::AWAY {
             self.flush_before_reuse(mfn);
@@ -425,8 +433,9 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         Err(if is_on_its_way { Stop::Preempted } else { Refusal::Frames(mfn.raw()).into() })
     }
 
-    /// Writes what the frames of `dom` held. No vCPU has roots or descriptor tables any more, and no device of the domain accesses
-    /// memory. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not run again.
+    /// Writes what the frames of `dom` held. No vCPU has roots or descriptor tables any more, and no device of the
+    /// domain accesses memory. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not
+    /// run again.
     pub fn copy_back(&self, dom: DomId, memory: &Memory, copies: &mut Copies, next: &mut usize) -> Result<(), Stop> {
         let mut work = Work::new();
         while let Some(record) = memory.records.get(*next) {
@@ -447,8 +456,8 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         Ok(())
     }
 
-    /// Pins the tables of `dom` that were pinned. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must
-    /// not run again.
+    /// Pins the tables of `dom` that were pinned. `next` begins at 0. `Preempted`: to be called again; after a refusal
+    /// the domain must not run again.
     pub fn pin_again(&self, dom: DomId, memory: &Memory, next: &mut usize, lock: &mut Deferred) -> Result<(), Stop> {
         let mut work = Work::new();
         while let Some(record) = memory.records.get(*next) {
@@ -465,8 +474,9 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         self.drain(lock).map_err(|_| Stop::Preempted)
     }
 
-    /// Is each frame memory of `dom`, and what it was, now that the vCPUs have their roots again? Pages with descriptors may be ordinary memory until
-    /// they are used. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not run again.
+    /// Is each frame memory of `dom`, and what it was, now that the vCPUs have their roots again? Pages with
+    /// descriptors may be ordinary memory until they are used. `next` begins at 0. `Preempted`: to be called again;
+    /// after a refusal the domain must not run again.
     pub fn check_types(&self, dom: DomId, memory: &Memory, next: &mut usize) -> Result<(), Stop> {
         let mut work = Work::new();
         while let Some(record) = memory.records.get(*next) {

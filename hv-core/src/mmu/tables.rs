@@ -2,7 +2,8 @@
 //!
 //! States of a table page: `Idle` -> `Busy` -> `Valid` and back, under the owner's MMU lock; `Partial` between the
 //! executions of a preempted operation. A partial table has exactly one type reference, and that belongs either to the
-//! table above it (which counts the entry as done) or to the domain's [`Deferred`]. Nobody else can take a reference on it.
+//! table above it (which counts the entry as done) or to the domain's [`Deferred`]. Nobody else can take a reference on
+//! it.
 //!
 //! The recursion is at most four deep: a table refers only to tables of the next lower level (linear tables, which
 //! refer to their own level, are refused).
@@ -115,8 +116,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         }
     }
 
-    /// A list of requests ends with the error `why`: what it has cut off before is ordinary memory when the guest hears of it. `Preempted`, if
-    /// that is not so yet: the request that was refused is to be made again, and refused again.
+    /// A list of requests ends with the error `why`: what it has cut off before is ordinary memory when the guest hears
+    /// of it. `Preempted`, if that is not so yet: the request that was refused is to be made again, and refused again.
     #[cold]
     pub fn settle_after<W: From<MmuError>>(&self, why: W, deferred: &mut Deferred) -> W {
         match self.drain(deferred) {
@@ -153,8 +154,9 @@ impl<E: MmuEnv> Mmu<'_, E> {
         self.take_new_table(mfn, level, dom, deferred)
     }
 
-    /// The same for a table that was validated at a look. `false`: it is not any more, for it was another domain's then, whose lock guarded it, and
-    /// nothing has changed. Validating it is [`Self::take_new_table`]'s business, which remembers what is half done.
+    /// The same for a table that was validated at a look. `false`: it is not any more, for it was another domain's
+    /// then, whose lock guarded it, and nothing has changed. Validating it is [`Self::take_new_table`]'s business,
+    /// which remembers what is half done.
     #[inline]
     pub(super) fn take_valid_table(
         &self,
@@ -305,8 +307,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         }
     }
 
-    /// `Err` says how many entries hold references, and why it stopped. It always goes on to the end; what is more than a step's
-    /// work the next table is stopped for.
+    /// `Err` says how many entries hold references, and why it stopped. It always goes on to the end; what is more than
+    /// a step's work the next table is stopped for.
     fn promote_entries_l1(&self, mfn: Mfn, dom: DomId, _lock: Locked<'_>) -> Result<(), (usize, MmuError)> {
         let mut next = 0;
         let mut nr_io = 0;

@@ -32,8 +32,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
             let mfn = Mfn::new(progress.next as u64);
             progress.next += 1;
             let was_its = self.relinquish_frame(dom, mfn, lock);
-            // The environment has counted the frames that went: this one perhaps, or many that tables had mapped. A table that is not yet taken
-            // down has its turn first the next time.
+            // The environment has counted the frames that went: this one perhaps, or many that tables had mapped. A
+            // table that is not yet taken down has its turn first the next time.
             if was_its && self.env.is_out_of_steps() {
                 return Err(MmuError::Preempted);
             }
@@ -71,8 +71,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         Ok(())
     }
 
-    /// Ends the loan of a hypervisor page to `dom`. The environment hears when nothing refers to it any more; even then it
-    /// is the hypervisor's to use until [`Self::take_back`].
+    /// Ends the loan of a hypervisor page to `dom`. The environment hears when nothing refers to it any more; even then
+    /// it is the hypervisor's to use until [`Self::take_back`].
     pub fn end_loan(&self, dom: DomId, mfn: Mfn) -> Result<(), MmuError> {
         let frame = self.ram(mfn)?;
         let count = frame.count();
@@ -86,8 +86,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         Ok(())
     }
 
-    /// Frees a page that was lent. The caller, who got it from the allocator, gives it back there. `NotOwned` while the loan lasts
-    /// or somebody refers to the page.
+    /// Frees a page that was lent. The caller, who got it from the allocator, gives it back there. `NotOwned` while the
+    /// loan lasts or somebody refers to the page.
     pub fn take_back(&self, mfn: Mfn) -> Result<(), MmuError> {
         if self.ram(mfn)?.take_back() {
             Ok(())
@@ -96,8 +96,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         }
     }
 
-    /// Takes a page away from `dom` if nothing refers to it: no mapping, no type, no pin (`exchange`, transfer). It is the caller's then,
-    /// until [`Self::let_go`] or [`Self::unsteal`]. Its account is the caller's business.
+    /// Takes a page away from `dom` if nothing refers to it: no mapping, no type, no pin (`exchange`, transfer). It is
+    /// the caller's then, until [`Self::let_go`] or [`Self::unsteal`]. Its account is the caller's business.
     pub fn steal(&self, dom: DomId, mfn: Mfn) -> Result<(), MmuError> {
         let frame = self.ram(mfn)?;
         frame.steal(dom).map_err(|why| match why {
@@ -111,8 +111,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         Ok(())
     }
 
-    /// A page that was stolen is nobody's for good. `Free`: the caller gives it a new use, or gives it back to the allocator. `Away`: it is
-    /// kept for a snapshot of its last owner's.
+    /// A page that was stolen is nobody's for good. `Free`: the caller gives it a new use, or gives it back to the
+    /// allocator. `Away`: it is kept for a snapshot of its last owner's.
     pub fn let_go(&self, mfn: Mfn) -> Gone {
         self.frame(mfn).map_or(Gone::Away, Frame::let_go)
     }
@@ -120,8 +120,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
     /// Undoes [`Self::steal`]: TLBs may still know the page, and its time stamp says so.
     pub fn unsteal(&self, dom: DomId, mfn: Mfn) {
         if let Some(frame) = self.frame(mfn) {
-            // As long as the page is nobody's its type does not change. From the next line on another vCPU may make a page
-            // table of it, and what devices may do with it is that one's to say.
+            // As long as the page is nobody's its type does not change. From the next line on another vCPU may make a
+            // page table of it, and what devices may do with it is that one's to say.
             if frame.usage().ty() == FrameType::Writable {
                 self.env.dma_allow(dom, mfn);
             }

@@ -33,8 +33,8 @@ fn slot(n: u64, index: usize) -> Slot {
     Slot::new(mfn(n), index)
 }
 
-/// Domain 1 has frames 10 to 39. 10 is an L4 table (entry 0 -> 11), 11 an L3 (0 -> 12), 12 an L2 (0 -> 13), 13 an L1 that
-/// maps 20 read-write at 0 and 21 read-only at 1. Domain 2 has 40 to 49, domain 0 has 50 to 59.
+/// Domain 1 has frames 10 to 39. 10 is an L4 table (entry 0 -> 11), 11 an L3 (0 -> 12), 12 an L2 (0 -> 13), 13 an L1
+/// that maps 20 read-write at 0 and 21 read-only at 1. Domain 2 has 40 to 49, domain 0 has 50 to 59.
 const L4: u64 = 10;
 const L3: u64 = 11;
 const L2: u64 = 12;

@@ -125,8 +125,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         Ok(())
     }
 
-    /// The slot of the L1 entry that maps `va` under the L4 table `root`, which is loaded or otherwise kept valid. `_lock` is the MMU
-    /// lock of the root's owner.
+    /// The slot of the L1 entry that maps `va` under the L4 table `root`, which is loaded or otherwise kept valid.
+    /// `_lock` is the MMU lock of the root's owner.
     #[inline]
     pub fn l1_slot(&self, root: Mfn, va: VirtAddr, _lock: Locked<'_>) -> Result<Slot, MmuError> {
         if (HYPERVISOR_VIRT_START..HYPERVISOR_VIRT_END).contains(&va.raw()) {
@@ -159,8 +159,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         }
     }
 
-    /// `update_va_mapping`: changes the L1 entry that maps `va` under `root`. `lock` is the MMU lock of `who.table`, whose
-    /// root it is.
+    /// `update_va_mapping`: changes the L1 entry that maps `va` under `root`. `lock` is the MMU lock of `who.table`,
+    /// whose root it is.
     #[inline]
     pub fn update_va_mapping(
         &self,
@@ -174,8 +174,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         self.update_l1(slot, new, who, Accessed::Overwrite, lock)
     }
 
-    /// Is a write to `va`, which faulted under `root`, a write to an L1 table of `dom` through a read-only mapping? Then
-    /// says which slot it falls into.
+    /// Is a write to `va`, which faulted under `root`, a write to an L1 table of `dom` through a read-only mapping?
+    /// Then says which slot it falls into.
     #[inline]
     pub fn ptwr_target(&self, root: Mfn, va: VirtAddr, dom: DomId, lock: Locked<'_>) -> Option<Slot> {
         let mapping = self.mapping(root, va, lock).ok()?;
@@ -243,7 +243,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
     }
 
     /// The same, and what the slot `with` of the mapper's holds takes the entry's place; that slot is empty then. The
-    /// references of what moves go with it. `IoDenied`: that is I/O memory which the mapper may not map any more; nothing is touched.
+    /// references of what moves go with it. `IoDenied`: that is I/O memory which the mapper may not map any more;
+    /// nothing is touched.
     #[cold]
     #[inline(never)]
     pub fn grant_replace(

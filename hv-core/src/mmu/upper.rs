@@ -17,8 +17,8 @@ const HARMLESS: u64 = PteFlags::US
     .bits();
 
 impl<E: MmuEnv> Mmu<'_, E> {
-    /// Changes the entry at `slot` of a validated table of `level` (2-4) of `dom`. No TLB flush is implied: a table that
-    /// loses its last reference is flushed for when it gets another use. The caller has drained `deferred`.
+    /// Changes the entry at `slot` of a validated table of `level` (2-4) of `dom`. No TLB flush is implied: a table
+    /// that loses its last reference is flushed for when it gets another use. The caller has drained `deferred`.
     pub(super) fn update_upper(
         &self,
         (level, below): (Level, Level),

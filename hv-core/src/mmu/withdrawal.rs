@@ -1,8 +1,8 @@
 //! I/O memory that a domain may not map any more leaves its page tables.
 //!
-//! An L1 entry of a frame of I/O memory holds no reference, and nobody has a list of them. So all L1 tables of the domain are looked
-//! through, as they are found in the frame table. What is written meanwhile is asked for as ever: no new entry of such a frame comes
-//! behind the pass, and none moves there ([`Mmu::grant_replace`]).
+//! An L1 entry of a frame of I/O memory holds no reference, and nobody has a list of them. So all L1 tables of the
+//! domain are looked through, as they are found in the frame table. What is written meanwhile is asked for as ever: no
+//! new entry of such a frame comes behind the pass, and none moves there ([`Mmu::grant_replace`]).
 
 use super::env::IO_ENTRIES_IN_STEP;
 use super::work::Work;
@@ -29,8 +29,9 @@ impl Withdrawal {
 }
 
 impl<E: MmuEnv> Mmu<'_, E> {
-    /// Has all entries of `dom` for I/O memory that it may not map refer to `instead`, a page that it owns, or to nothing. Since `progress`
-    /// began nothing was withdrawn. TLBs are the caller's to flush, when this has come to its end. `Preempted`: to be called again.
+    /// Has all entries of `dom` for I/O memory that it may not map refer to `instead`, a page that it owns, or to
+    /// nothing. Since `progress` began nothing was withdrawn. TLBs are the caller's to flush, when this has come to its
+    /// end. `Preempted`: to be called again.
     pub fn withdraw(
         &self,
         dom: DomId,
@@ -48,7 +49,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         Ok(())
     }
 
-    /// Returns the work that it was. If it is an L1 table of `dom`: while the lock of its owner is held none becomes one, and each is whole.
+    /// Returns the work that it was. If it is an L1 table of `dom`: while the lock of its owner is held none becomes
+    /// one, and each is whole.
     #[inline]
     fn withdraw_from(&self, dom: DomId, mfn: Mfn, instead: Option<Mfn>) -> u32 {
         let Some(frame) = self.env.frame(mfn) else { return 1 };

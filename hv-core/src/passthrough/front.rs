@@ -1,8 +1,11 @@
-//! What a domain sees of its functions by its PCI front end, and what it may ask of them (public/io/pciif.h): what a PCI back end answers.
+//! What a domain sees of its functions by its PCI front end, and what it may ask of them (public/io/pciif.h): what a
+//! PCI back end answers.
 //!
-//! The domain reads its functions' own configuration space, but for base addresses, which stay where they are and tell their size if a kernel asks as
-//! one does, and for the number of the wire's interrupt. What it writes is judged by [`crate::pcicfg`] like everybody's. A function stays in state D0 of its power
-//! management: what cannot be reached cannot be reset when the domain dies. Nor does the domain reset it: it would answer nowhere afterwards. Messages are the hypervisor's to program; the domain gets their interrupts.
+//! The domain reads its functions' own configuration space, but for base addresses, which stay where they are and tell
+//! their size if a kernel asks as one does, and for the number of the wire's interrupt. What it writes is judged by
+//! [`crate::pcicfg`] like everybody's. A function stays in state D0 of its power management: what cannot be reached
+//! cannot be reset when the domain dies. Nor does the domain reset it: it would answer nowhere afterwards. Messages are
+//! the hypervisor's to program; the domain gets their interrupts.
 
 use crate::pcicfg::layout::{find_capability, Registers};
 use crate::pcicfg::{Bars, Sbdf};
@@ -36,8 +39,8 @@ const ROM: u16 = 0x30;
 const INTERRUPT: u16 = 0x3c;
 /// Base address registers, and that of the ROM.
 const REGIONS: [u16; 7] = [0x10, 0x14, 0x18, 0x1c, 0x20, 0x24, ROM];
-/// What a domain does not set, in a byte of a capability: the state of power management, of which 0 is D0; the function-level resets of PCI Express (bit 15 of
-/// device control) and of advanced features.
+/// What a domain does not set, in a byte of a capability: the state of power management, of which 0 is D0; the
+/// function-level resets of PCI Express (bit 15 of device control) and of advanced features.
 const NOT_SET: [(u8, u16, u8); 3] = [(0x01, 4, 0x03), (0x10, 9, 0x80), (0x13, 4, 0x01)];
 /// The same in the header: start of its self-test.
 const BIST: (u16, u8) = (0x0f, 0x40);
@@ -71,7 +74,8 @@ fn region_at(register: u16) -> Option<usize> {
 }
 
 impl Seen {
-    /// The function `at` with these base addresses, as `devfn` and with this wire. It answers nowhere while its regions are measured.
+    /// The function `at` with these base addresses, as `devfn` and with this wire. It answers nowhere while its regions
+    /// are measured.
     pub fn new(at: Sbdf, devfn: u8, wire: u8, bars: &Bars, space: &impl Space) -> Self {
         let command = space.read(COMMAND) & 0xffff;
         // Zeros leave the status register, which is the upper half, as it is.
@@ -140,7 +144,8 @@ impl Front {
         free.map(|place| *place = Some(seen)).is_some()
     }
 
-    /// Does what is asked and writes the answer, and interrupts of messages, over it. `messages` are as many as are asked for, up to what there is room for.
+    /// Does what is asked and writes the answer, and interrupts of messages, over it. `messages` are as many as are
+    /// asked for, up to what there is room for.
     pub fn serve(&mut self, asked: &mut PciOp, messages: &mut [MsixEntry], machine: &mut impl Machine) {
         let answer = self.answer(asked, messages, machine);
         asked.err = answer.err().unwrap_or(op::XEN_PCI_ERR_SUCCESS);

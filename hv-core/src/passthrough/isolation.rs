@@ -1,14 +1,14 @@
 //! Who can reach whom past the IOMMU.
 //!
-//! What a function reads or writes goes up to the root, where the IOMMU sees it; but a bridge on the way may turn it round to
-//! another function below, and functions of one device may reach each other inside it, unless access control services (PCI
-//! Express base specification, 6.12) forbid it. Functions that can do so are in one isolation group.
+//! What a function reads or writes goes up to the root, where the IOMMU sees it; but a bridge on the way may turn it
+//! round to another function below, and functions of one device may reach each other inside it, unless access control
+//! services (PCI Express base specification, 6.12) forbid it. Functions that can do so are in one isolation group.
 
 use crate::pcicfg::layout::kind;
 use crate::pcicfg::Sbdf;
 
-/// Bits of the register of control, and of that of capabilities: the source is checked; requests, and completions, go up; and
-/// what comes from above is not sent up again.
+/// Bits of the register of control, and of that of capabilities: the source is checked; requests, and completions, go
+/// up; and what comes from above is not sent up again.
 const SOURCE_VALIDATION: u16 = 1 << 0;
 const REQUESTS_UP: u16 = 1 << 2;
 const COMPLETIONS_UP: u16 = 1 << 3;
@@ -62,7 +62,8 @@ fn turning_point(of: &Place, places: &[Place]) -> Option<Sbdf> {
     // No way is longer than there are buses.
     for _ in 0..256 {
         let Some(bridge) = next.filter(|bridge| !bridge.separates()) else { break };
-        // Only behind a port with others beside it, or a switch, is there anybody else; but that is for the caller to see.
+        // Only behind a port with others beside it, or a switch, is there anybody else; but that is for the caller to
+        // see.
         found = Some(bridge.at);
         next = find(bridge.bridge);
     }

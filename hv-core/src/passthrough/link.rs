@@ -1,9 +1,10 @@
-//! A link outlives its driver: a network interface that changes hands while its link is up need not negotiate it anew, which takes two to
-//! three seconds on copper. Its PHY does not care who drives it; but each driver, when it begins, resets the PHY, or has it negotiate
-//! anew. So of what the next driver writes to the interface's registers while it begins, just that is left out.
+//! A link outlives its driver: a network interface that changes hands while its link is up need not negotiate it anew,
+//! which takes two to three seconds on copper. Its PHY does not care who drives it; but each driver, when it begins,
+//! resets the PHY, or has it negotiate anew. So of what the next driver writes to the interface's registers while it
+//! begins, just that is left out.
 //!
-//! Known are Intel's gigabit controllers without a function-level reset (8254x, 8257x; software developer's manuals: CTRL, STATUS, MDIC,
-//! RCTL, ICR, IMS, and register 0 of the PHY, which is IEEE 802.3's, clause 22).
+//! Known are Intel's gigabit controllers without a function-level reset (8254x, 8257x; software developer's manuals:
+//! CTRL, STATUS, MDIC, RCTL, ICR, IMS, and register 0 of the PHY, which is IEEE 802.3's, clause 22).
 
 use super::reset::{self, Kind};
 
@@ -59,10 +60,12 @@ pub struct Passed {
 }
 
 impl Begins {
-    /// What is written if the driver writes `value` to the register at `offset`. It has begun when it receives and lets the interface interrupt.
+    /// What is written if the driver writes `value` to the register at `offset`. It has begun when it receives and lets
+    /// the interface interrupt.
     ///
-    /// What happened before it let it is forgotten then: with a link that is up packets come before there is room for them, and QEMU's e1000e
-    /// (7.2) keeps for ever that some were lost, and does not interrupt for the state of the link any more.
+    /// What happened before it let it is forgotten then: with a link that is up packets come before there is room for
+    /// them, and QEMU's e1000e (7.2) keeps for ever that some were lost, and does not interrupt for the state of the
+    /// link any more.
     pub fn pass(&mut self, offset: u16, value: u32) -> Passed {
         let passed = match offset {
             _ if offset == CTRL[0] || offset == CTRL[1] => value & !PHY_RESET,

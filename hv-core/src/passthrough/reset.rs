@@ -1,21 +1,24 @@
 //! Resets by a device's own register.
 //!
-//! What its last owner told a device must not live on for the next one: a network interface that goes on receiving writes
-//! into memory which belongs to somebody else by then, perhaps to the device's next owner. The hardware domain's driver for
-//! such devices resets functions that offer a function-level reset. Many offer none, and their way from D3hot back to D0
-//! resets nothing on some machines (QEMU's among them). For the kinds below the register that every driver of theirs uses
-//! does it; of disks' controllers also where there is a function-level reset, since the hardware domain may be told to leave that out.
+//! What its last owner told a device must not live on for the next one: a network interface that goes on receiving
+//! writes into memory which belongs to somebody else by then, perhaps to the device's next owner. The hardware domain's
+//! driver for such devices resets functions that offer a function-level reset. Many offer none, and their way from
+//! D3hot back to D0 resets nothing on some machines (QEMU's among them). For the kinds below the register that every
+//! driver of theirs uses does it; of disks' controllers also where there is a function-level reset, since the hardware
+//! domain may be told to leave that out.
 //!
-//! A device may take its time, or never answer. So it is asked a few times, and others get their turn before it is asked again
-//! ([`Leaving`]).
+//! A device may take its time, or never answer. So it is asked a few times, and others get their turn before it is
+//! asked again ([`Leaving`]).
 //!
-//! A driver may have put its device to sleep (D3hot), as Linux's do when a machine is powered off. Then the registers do not answer, and what it was told
-//! may be in force again as soon as the next owner wakes it. So it is woken first. Of some devices that is a reset, after which they have no base addresses.
+//! A driver may have put its device to sleep (D3hot), as Linux's do when a machine is powered off. Then the registers
+//! do not answer, and what it was told may be in force again as soon as the next owner wakes it. So it is woken first.
+//! Of some devices that is a reset, after which they have no base addresses.
 //!
-//! A wire that is up when the last owner has gone is to be down when the next one comes. QEMU's NVMe controller counts the queues whose
-//! completions nobody has acknowledged, and holds the wire up until it has counted down to none. No reset sets that count back, not even a
-//! function-level one, and then the next owner's wire never goes down. So what is not acknowledged is acknowledged first ([`Doorbell`]). A controller
-//! of hardware forgets all of it in its reset, which comes next.
+//! A wire that is up when the last owner has gone is to be down when the next one comes. QEMU's NVMe controller counts
+//! the queues whose completions nobody has acknowledged, and holds the wire up until it has counted down to none. No
+//! reset sets that count back, not even a function-level one, and then the next owner's wire never goes down. So what
+//! is not acknowledged is acknowledged first ([`Doorbell`]). A controller of hardware forgets all of it in its reset,
+//! which comes next.
 
 /// A change of one 32-bit register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +56,8 @@ pub struct Reset {
     pub steps: &'static [Step],
     /// The register and the bits of it that are 0 when the reset has ended.
     pub busy: (u16, u32),
-    /// The device's class has this register, so it does no harm to those of the class that have a function-level reset, too. That takes a
-    /// tenth of a second, and the hardware domain may be told to leave it out.
+    /// The device's class has this register, so it does no harm to those of the class that have a function-level reset,
+    /// too. That takes a tenth of a second, and the hardware domain may be told to leave it out.
     pub is_of_class: bool,
     /// By which its owner acknowledges completions, as long as the device holds its wire up for them.
     pub doorbell: Option<Doorbell>,
@@ -81,7 +84,8 @@ impl Reset {
 /// A register by which a driver says up to where it has read a queue of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doorbell {
-    /// The register that says how many entries the queue has, and where in it: the lowest bit of 12, which have one less.
+    /// The register that says how many entries the queue has, and where in it: the lowest bit of 12, which have one
+    /// less.
     pub entries: (u16, u32),
     /// The register whose lowest four bits say how far doorbells are apart: 4 bytes, or that many times twice as far.
     pub stride: u16,
@@ -90,8 +94,8 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Acknowledges all up to the `nth` entry: the register, if it lies in the window, and what to write. Whoever does not know up to where
-    /// there are completions begins with 0 and goes on: the device counts it when it is right.
+    /// Acknowledges all up to the `nth` entry: the register, if it lies in the window, and what to write. Whoever does
+    /// not know up to where there are completions begins with 0 and goes on: the device counts it when it is right.
     pub fn rung(&self, nth: u32, read: impl Fn(u16) -> u32) -> Option<(u16, u32)> {
         let last = read(self.entries.0) >> self.entries.1 & 0xfff;
         let apart = 4u32 << (read(self.stride) & 0xf);
@@ -127,7 +131,8 @@ pub trait Device {
     fn is_pending(&mut self) -> bool;
     /// It does not end them.
     fn has_stuck(&mut self);
-    /// If it holds its wire up and its [`Reset`] says how: acknowledges the `nth` entry. `false`: there is nothing to acknowledge.
+    /// If it holds its wire up and its [`Reset`] says how: acknowledges the `nth` entry. `false`: there is nothing to
+    /// acknowledge.
     fn acknowledge(&mut self, nth: u32) -> bool;
     /// Does what its [`Reset`] says. `false`: it has none.
     fn begin(&mut self) -> bool;
@@ -147,7 +152,8 @@ pub enum Left {
 }
 
 impl Left {
-    /// Is it as new after this, and after its function-level reset if it `has_function_reset`? Else it may go on with what it was told.
+    /// Is it as new after this, and after its function-level reset if it `has_function_reset`? Else it may go on with
+    /// what it was told.
     pub const fn is_as_new(self, has_function_reset: bool) -> bool {
         matches!(self, Self::Reset) || has_function_reset
     }
@@ -244,8 +250,9 @@ const CLASS_NVME: u32 = 0x01_0802;
 /// Intel's gigabit controllers (8254x, 8257x; software developer's manuals, section "Software Initialization"): all
 /// interrupts off, receiver and transmitter off, then CTRL.RST. Intel's faster ones have a function-level reset.
 ///
-/// Before CTRL.RST the rings (RDLEN, RDH and RDT, TDLEN, TDH and TDT, of two queues) get a length of 0. It does that too, but not on QEMU; and
-/// Linux's e1000e has its interface receive a moment before it says where the ring is, so where the link is up by then the old one was used.
+/// Before CTRL.RST the rings (RDLEN, RDH and RDT, TDLEN, TDH and TDT, of two queues) get a length of 0. It does that
+/// too, but not on QEMU; and Linux's e1000e has its interface receive a moment before it says where the ring is, so
+/// where the link is up by then the old one was used.
 pub(super) const GIGABIT: Reset = Reset {
     bar: 0,
     steps: &[
@@ -270,8 +277,8 @@ pub(super) const GIGABIT: Reset = Reset {
     is_of_class: false,
     doorbell: None,
 };
-/// Intel's 100 Mbit/s controllers (8255x open source software developer manual, "PORT"): a software reset, after which command
-/// and receive unit are idle.
+/// Intel's 100 Mbit/s controllers (8255x open source software developer manual, "PORT"): a software reset, after which
+/// command and receive unit are idle.
 const FAST_ETHERNET: Reset =
     Reset { bar: 0, steps: &[Step::clear(8, !0)], busy: (0, 0xfc), is_of_class: false, doorbell: None };
 /// GHC.IE off, then GHC.HR (AHCI 1.3.1, 10.4.3).
@@ -282,8 +289,8 @@ const AHCI: Reset = Reset {
     is_of_class: true,
     doorbell: None,
 };
-/// CC.EN off; CSTS.RDY follows (NVM Express 1.4, 7.3.2). Before that the administrative queue's doorbell for completions (3.1: AQA.ACQS,
-/// CAP.DSTRD, CQ0HDBL).
+/// CC.EN off; CSTS.RDY follows (NVM Express 1.4, 7.3.2). Before that the administrative queue's doorbell for
+/// completions (3.1: AQA.ACQS, CAP.DSTRD, CQ0HDBL).
 const NVME: Reset = Reset {
     bar: 0,
     steps: &[Step::clear(0x14, 1)],
@@ -362,7 +369,8 @@ mod tests {
         assert_eq!(of(0x8086, 0x10fb, 0x02_0000), None, "one of 10 Gbit/s has other registers");
     }
 
-    /// A device that has transactions for `pending` reads, holds its wire up until `unseen` entries are acknowledged, and is busy for `busy`.
+    /// A device that has transactions for `pending` reads, holds its wire up until `unseen` entries are acknowledged,
+    /// and is busy for `busy`.
     struct Slow {
         pending: u32,
         unseen: u32,

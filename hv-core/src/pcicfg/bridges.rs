@@ -5,8 +5,9 @@ use super::Sbdf;
 /// No way to the root is longer than there are buses.
 const LONGEST_WAY: usize = 256;
 
-/// The bridge to the bus of the function at `at`, from `bridges` with the buses right behind them. `None`: it is on a root bus. A
-/// bus behind a bridge has a higher number than the bridge's own: what says otherwise is not set up, or a circle.
+/// The bridge to the bus of the function at `at`, from `bridges` with the buses right behind them. `None`: it is on a
+/// root bus. A bus behind a bridge has a higher number than the bridge's own: what says otherwise is not set up, or a
+/// circle.
 pub fn bridge_to(at: Sbdf, bridges: impl IntoIterator<Item = (Sbdf, u8)>) -> Option<Sbdf> {
     let leads_there = |(bridge, secondary): &(Sbdf, u8)| {
         bridge.segment == at.segment && *secondary == at.bus && *secondary > bridge.bus
@@ -14,13 +15,14 @@ pub fn bridge_to(at: Sbdf, bridges: impl IntoIterator<Item = (Sbdf, u8)>) -> Opt
     bridges.into_iter().find(leads_there).map(|(bridge, _)| bridge)
 }
 
-/// The bridges above a function, whose own is `nearest`, up to the root. `bridge_of` says which one is above another. It ends even if
-/// they are in a circle.
+/// The bridges above a function, whose own is `nearest`, up to the root. `bridge_of` says which one is above another.
+/// It ends even if they are in a circle.
 pub fn above(nearest: Option<Sbdf>, bridge_of: impl Fn(Sbdf) -> Option<Sbdf>) -> impl Iterator<Item = Sbdf> {
     core::iter::successors(nearest, move |at| bridge_of(*at)).take(LONGEST_WAY)
 }
 
-/// What counts as a bridge's register of bus numbers, of which `known` was read before and `read` now: all ones are nobody's answer.
+/// What counts as a bridge's register of bus numbers, of which `known` was read before and `read` now: all ones are
+/// nobody's answer.
 pub const fn learned(known: u32, read: u32) -> u32 {
     if read == u32::MAX {
         known

@@ -1,8 +1,9 @@
 //! What a function's configuration space says of the function, read once: when it is found.
 //!
-//! A device may have a back door to its own configuration space, which its driver can be told to use. Who read there again
-//! where the table of messages or the registers for a reset are would write to where the driver's domain likes. So nothing
-//! here is read again; base addresses follow what the hardware domain writes while the function is its own ([`super::Bars`]).
+//! A device may have a back door to its own configuration space, which its driver can be told to use. Who read there
+//! again where the table of messages or the registers for a reset are would write to where the driver's domain likes.
+//! So nothing here is read again; base addresses follow what the hardware domain writes while the function is its own
+//! ([`super::Bars`]).
 
 use super::Bars;
 
@@ -102,7 +103,8 @@ pub type Range = (u16, u16);
 pub enum Place {
     /// Memory.
     Ram,
-    /// Registers that the hypervisor keeps to itself, entirely or for writing: interrupt controllers, configuration space.
+    /// Registers that the hypervisor keeps to itself, entirely or for writing: interrupt controllers, configuration
+    /// space.
     Ours,
     /// Anything else.
     Other,
@@ -116,7 +118,8 @@ pub fn may_be_registers(first: u64, last: u64, place: impl Fn(u64) -> Place) -> 
     first >= LOW_MEMORY_END && (first..=last).all(|frame| place(frame) == Place::Other)
 }
 
-/// The frames of a table of messages, `first..=last`, in which none of the `others` has its own: first and last frames of theirs.
+/// The frames of a table of messages, `first..=last`, in which none of the `others` has its own: first and last frames
+/// of theirs.
 pub fn unshared<I: Iterator<Item = (u64, u64)>>(
     (first, last): (u64, u64),
     others: impl Fn() -> I,

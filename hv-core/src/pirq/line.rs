@@ -6,23 +6,24 @@ use xen_abi::errno::Errno;
 
 /// Length of the storm guard's window.
 const WINDOW_NS: u64 = 100_000_000;
-/// More than this in a window is a storm: a hundred thousand interrupts a second, each of which takes some microseconds. No
-/// device needs more: those that could raise them collect what they have to say.
+/// More than this in a window is a storm: a hundred thousand interrupts a second, each of which takes some
+/// microseconds. No device needs more: those that could raise them collect what they have to say.
 pub(super) const STORM: u32 = 10_000;
 
 /// How long a domain that shares a level-triggered line may keep it masked. A driver's handler takes microseconds.
 const ANSWER_NS: u64 = 100_000_000;
-/// A line of which a sharer has not answered in time fires at most this often: its device may well go on asking. Nor may one that was late
-/// before, or has taken longer than this to answer, keep it masked for longer: each time it would else cost the others [`ANSWER_NS`], if it
-/// always answers just before or afterwards.
+/// A line of which a sharer has not answered in time fires at most this often: its device may well go on asking. Nor
+/// may one that was late before, or has taken longer than this to answer, keep it masked for longer: each time it would
+/// else cost the others [`ANSWER_NS`], if it always answers just before or afterwards.
 const THROTTLE_NS: u64 = 10_000_000;
 /// A line that nobody holds asserted stays silent for at least this long now and then after it was unmasked.
 const CALM_NS: u64 = 100_000;
-/// Who serves a line alone is told alone so often in a row at most, and for so long: what others' devices ask is not overheard for longer.
+/// Who serves a line alone is told alone so often in a row at most, and for so long: what others' devices ask is not
+/// overheard for longer.
 const ALONE_TIMES: u8 = 32;
 const ALONE_NS: u64 = 10_000_000;
-/// So often in a row, and what a sharer left behind is not asking any more. [`THROTTLE_NS`] lie between two that count, or a busy
-/// device of another's would end the watch in no time.
+/// So often in a row, and what a sharer left behind is not asking any more. [`THROTTLE_NS`] lie between two that count,
+/// or a busy device of another's would end the watch in no time.
 const CALM_TIMES: u8 = 8;
 
 /// What let a line fire again, and when.
@@ -46,7 +47,8 @@ pub(super) struct Line<M> {
     pub(super) in_flight: u8,
     /// Bit n: guest n has not answered in time, and is not waited for until it does.
     pub(super) late: u8,
-    /// Bit n: guest n has once been late, or has taken as long as the throttle to answer, on this line or on one that it has left.
+    /// Bit n: guest n has once been late, or has taken as long as the throttle to answer, on this line or on one that
+    /// it has left.
     was_late: u8,
     /// Bit n: guest n serves the line alone as it seems, since it was found to be its device's that asked.
     pub(super) alone: u8,
@@ -153,8 +155,8 @@ impl<M> Line<M> {
         }
     }
 
-    /// Has a guest kept the line from others for long, or does it perhaps just now? Who leaves and comes back is waited for no longer than who
-    /// stays.
+    /// Has a guest kept the line from others for long, or does it perhaps just now? Who leaves and comes back is waited
+    /// for no longer than who stays.
     pub fn has_kept(&self, dom: DomId, pirq: u32) -> bool {
         let waited_for = if self.is_shared() { self.in_flight } else { 0 };
         (self.was_late | waited_for) & self.bit_of(dom, pirq) != 0
@@ -177,8 +179,8 @@ impl<M> Line<M> {
         done
     }
 
-    /// A guest has looked whether its own device asked. If so it is told alone the next times: another's device that asks too, keeps asking,
-    /// and then this one finds nothing.
+    /// A guest has looked whether its own device asked. If so it is told alone the next times: another's device that
+    /// asks too, keeps asking, and then this one finds nothing.
     pub fn found(&mut self, dom: DomId, pirq: u32, is_its: bool) {
         self.alone = 0;
         for n in places(self.present).filter(|_| is_its) {
@@ -200,7 +202,8 @@ impl<M> Line<M> {
         self.present
     }
 
-    /// Everybody is told, but for a line that a guest serves alone; level-triggered, everybody is waited for who is told and not late already.
+    /// Everybody is told, but for a line that a guest serves alone; level-triggered, everybody is waited for who is
+    /// told and not late already.
     #[inline]
     pub fn start(&mut self, now: u64) -> Deliveries {
         let is_level = self.is_level();
@@ -231,8 +234,8 @@ impl<M> Line<M> {
         told
     }
 
-    /// It fired: does what a sharer left behind still ask? If it does, an answer changes nothing. Others' devices need some time
-    /// until they ask again, but not after a hold; so what fires then is answered before it is judged.
+    /// It fired: does what a sharer left behind still ask? If it does, an answer changes nothing. Others' devices need
+    /// some time until they ask again, but not after a hold; so what fires then is answered before it is judged.
     fn judge(&mut self, now: u64) {
         self.is_doubted = false;
         if !self.is_abandoned {
@@ -314,8 +317,8 @@ impl<M> Line<M> {
         Some(self.started.saturating_add(wait))
     }
 
-    /// Looks at the time while somebody is waited for. `true`: those who have not answered are late now, and the line may
-    /// be unmasked.
+    /// Looks at the time while somebody is waited for. `true`: those who have not answered are late now, and the line
+    /// may be unmasked.
     pub fn give_up(&mut self, now: u64) -> bool {
         if self.in_flight == 0 || self.held_until.is_some() {
             return false;

@@ -22,9 +22,9 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         Ok(())
     }
 
-    /// Gives a domain a pirq for a wire: `wanted`, or if that is `None` the one it has, or a free one. `EINVAL`: no such
-    /// wire or pirq. `EEXIST`: the wire has another pirq, or the pirq another wire. `ENOSPC`. The caller has checked that
-    /// the domain may use the wire.
+    /// Gives a domain a pirq for a wire: `wanted`, or if that is `None` the one it has, or a free one. `EINVAL`: no
+    /// such wire or pirq. `EEXIST`: the wire has another pirq, or the pirq another wire. `ENOSPC`. The caller has
+    /// checked that the domain may use the wire.
     pub fn map_gsi(&mut self, dom: DomId, gsi: u32, wanted: Option<u32>) -> Result<u32, Errno> {
         self.gsi_line(gsi)?;
         let pirqs = &self.domain(dom)?.pirqs;

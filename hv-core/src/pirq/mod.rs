@@ -1,17 +1,19 @@
 //! Physical interrupts of domains: which line or message is which domain's pirq, who is told when it fires, and when a
 //! level-triggered line may fire again.
 //!
-//! One [`Interrupts`] holds the whole machine's, in one lock of the shell (a leaf, but for the chip itself). A *line* is a
-//! GSI or a message (MSI, MSI-X). A *pirq* is a domain's number for a line: GSI n is pirq n, messages are numbered from
-//! the top down. Lines may be shared by domains that all agree.
+//! One [`Interrupts`] holds the whole machine's, in one lock of the shell (a leaf, but for the chip itself). A *line*
+//! is a GSI or a message (MSI, MSI-X). A *pirq* is a domain's number for a line: GSI n is pirq n, messages are numbered
+//! from the top down. Lines may be shared by domains that all agree.
 //!
-//! Level-triggered: masked when it fires, until every domain that was told has said EOI. A domain that shares the line and
-//! does not answer in time is no longer waited for, until it does, and then for less long, as is one that takes its time: a dead domain does not keep the line from the others;
-//! but as its device may go on asking, the line fires less often meanwhile. So it does after a sharer has left, each time that
-//! it fires again as soon as the others have answered, until the line was found silent a few times: its device may be asking with nobody left to serve it. Of a line that somebody was found to serve
-//! only he is told, most times: a shared line keeps asking while another's device does, and then he finds nothing. Edge-triggered and messages:
-//! never masked, except by the storm guard: a line that fires more often than any device should is held for the rest of a
-//! window, so that a broken device costs a bounded share of a CPU.
+//! Level-triggered: masked when it fires, until every domain that was told has said EOI. A domain that shares the line
+//! and does not answer in time is no longer waited for, until it does, and then for less long, as is one that takes its
+//! time: a dead domain does not keep the line from the others; but as its device may go on asking, the line fires less
+//! often meanwhile. So it does after a sharer has left, each time that it fires again as soon as the others have
+//! answered, until the line was found silent a few times: its device may be asking with nobody left to serve it. Of a
+//! line that somebody was found to serve only he is told, most times: a shared line keeps asking while another's device
+//! does, and then he finds nothing. Edge-triggered and messages: never masked, except by the storm guard: a line that
+//! fires more often than any device should is held for the rest of a window, so that a broken device costs a bounded
+//! share of a CPU.
 
 mod line;
 mod look;
@@ -118,8 +120,8 @@ impl Kind {
     }
 }
 
-/// Messages of all other domains than the hardware domain together. Vectors are the machine's, some 190 of them, and a line
-/// has the same one on all CPUs.
+/// Messages of all other domains than the hardware domain together. Vectors are the machine's, some 190 of them, and a
+/// line has the same one on all CPUs.
 pub const GUESTS_MESSAGES: u32 = 128;
 
 struct DomainPirqs<P> {
@@ -136,7 +138,8 @@ pub struct Interrupts<C: IrqChip, P> {
     chip: C,
     nr_gsis: u32,
     lines: Vec<Line<C::Msi>>,
-    /// A tree, as its nodes go back with the domains in them; a list that has grown would stay as long as domain 0 does.
+    /// A tree, as its nodes go back with the domains in them; a list that has grown would stay as long as domain 0
+    /// does.
     domains: BTreeMap<DomId, DomainPirqs<P>>,
     /// When the shell was told to call [`Interrupts::expire`].
     wake_at: Option<u64>,
@@ -155,8 +158,8 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         &mut self.chip
     }
 
-    /// A domain with pirqs for all wires, and for the messages that its kind may have. `EEXIST`, `ENOMEM`. The caller has seen to it that there is memory
-    /// for a node of the tree of domains.
+    /// A domain with pirqs for all wires, and for the messages that its kind may have. `EEXIST`, `ENOMEM`. The caller
+    /// has seen to it that there is memory for a node of the tree of domains.
     pub fn add_domain(&mut self, dom: DomId, kind: Kind) -> Result<(), Errno> {
         if self.domains.contains_key(&dom) {
             return Err(Errno::EEXIST);
@@ -188,9 +191,9 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         mapped.fold(Sizes::default(), |s, p| Sizes { mapped: s.mapped + 1, bound: s.bound + u32::from(p.port != 0) })
     }
 
-    /// Connects a mapped pirq to an event port and lets the line fire. The caller calls [`Interrupts::expire`] when the answer says so:
-    /// a line that is masked for somebody alone may have nobody who looks how long. `EINVAL`: not mapped. `EEXIST`: it has a
-    /// port. `EBUSY`: others use the line and not all agree to share.
+    /// Connects a mapped pirq to an event port and lets the line fire. The caller calls [`Interrupts::expire`] when the
+    /// answer says so: a line that is masked for somebody alone may have nobody who looks how long. `EINVAL`: not
+    /// mapped. `EEXIST`: it has a port. `EBUSY`: others use the line and not all agree to share.
     pub fn bind(&mut self, dom: DomId, pirq: u32, port: Port, share: bool) -> Result<Option<u64>, Errno> {
         let d = self.domains.get_mut(&dom).ok_or(Errno::EINVAL)?;
         let entry = d.pirqs.get_mut(pirq as usize).ok_or(Errno::EINVAL)?;
@@ -255,7 +258,8 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         let Some(line) = self.lines.get_mut(irq as usize) else { return Deliveries::none() };
         let storm = line.count(now);
         if line.is_held() && !line.is_level() {
-            // It was on its way when the line was masked, or nothing can mask it: the end of the hold tells what was missed.
+            // It was on its way when the line was masked, or nothing can mask it: the end of the hold tells what was
+            // missed.
             return Deliveries::none();
         }
         if storm || line.is_level() || line.is_idle() {
@@ -270,7 +274,8 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         told
     }
 
-    /// A domain has handled a pirq, now. Returns the port to be unmasked, if the domain asked for that. `EINVAL`: not mapped.
+    /// A domain has handled a pirq, now. Returns the port to be unmasked, if the domain asked for that. `EINVAL`: not
+    /// mapped.
     #[inline]
     pub fn eoi(&mut self, dom: DomId, pirq: u32, now: u64) -> Result<Option<Port>, Errno> {
         let d = self.domains.get(&dom).ok_or(Errno::EINVAL)?;
@@ -285,7 +290,8 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         Ok((auto && entry.port != 0).then_some(entry.port))
     }
 
-    /// Whoever serves a pirq for a domain has looked whether it was the domain's device that asked: [`Line::found`]. Before its EOI.
+    /// Whoever serves a pirq for a domain has looked whether it was the domain's device that asked: [`Line::found`].
+    /// Before its EOI.
     pub fn found(&mut self, dom: DomId, pirq: u32, is_its: bool) {
         let irq = self.pirq(dom, pirq).ok().and_then(|entry| entry.irq.checked_sub(1));
         if let Some(line) = irq.and_then(|irq| self.lines.get_mut(irq as usize)) {
@@ -302,8 +308,8 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         Ok(needs_eoi | shared)
     }
 
-    /// Registers the page in which a domain finds which of its pirqs need an EOI. `auto_unmask`: an EOI unmasks the port
-    /// too (the first version of the call). `EBUSY`: it has one.
+    /// Registers the page in which a domain finds which of its pirqs need an EOI. `auto_unmask`: an EOI unmasks the
+    /// port too (the first version of the call). `EBUSY`: it has one.
     pub fn set_eoi_map(
         &mut self,
         dom: DomId,

@@ -71,8 +71,9 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         }
     }
 
-    /// Connects each pirq with the port that it had, or none, and lets its line fire: nobody handles it now. Whatever comes of it, the
-    /// caller asks for [`Interrupts::next_wake`] then. EBUSY and others: it cannot be, and the domain must not run.
+    /// Connects each pirq with the port that it had, or none, and lets its line fire: nobody handles it now. Whatever
+    /// comes of it, the caller asks for [`Interrupts::next_wake`] then. EBUSY and others: it cannot be, and the domain
+    /// must not run.
     pub fn go_back(&mut self, dom: DomId, saved: &Saved<C::Msi>, now: u64) -> Result<(), Errno> {
         if self.check(dom, saved).is_err() {
             return Err(Errno::EBUSY);

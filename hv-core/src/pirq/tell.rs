@@ -45,8 +45,8 @@ impl Deliveries {
 
     /// The domains and their turns, where `is_running` says which domain runs on this CPU.
     ///
-    /// The hardware domain's pciback answers on the line of a device that another domain has: for nothing, but all interrupts of
-    /// the line wait for it. So it comes after that domain, if that runs.
+    /// The hardware domain's pciback answers on the line of a device that another domain has: for nothing, but all
+    /// interrupts of the line wait for it. So it comes after that domain, if that runs.
     pub fn turns<F: Fn(DomId) -> bool>(&self, is_running: F) -> impl Iterator<Item = (Delivery, Turn)> + use<'_, F> {
         let sharer_runs = self.is_shared && self.iter().any(|x| is_running(x.dom));
         self.iter().map(move |x| {

@@ -1,11 +1,11 @@
 //! Caps: how much of a pCPU the vCPUs of a domain may use together, idle machine or not.
 //!
-//! Each domain with a cap has a budget for every period. Running uses it up; a vCPU whose domain has none left is *parked*
-//! until the next period begins. What a vCPU runs too much (two of them may use the same rest up) is missing in the
-//! periods after.
+//! Each domain with a cap has a budget for every period. Running uses it up; a vCPU whose domain has none left is
+//! *parked* until the next period begins. What a vCPU runs too much (two of them may use the same rest up) is missing
+//! in the periods after.
 //!
-//! For every vCPU that is parked, a pCPU that it may run on picks when the period ends, or before. One that picks knows: its
-//! slice ends then while anybody is parked. One that does not is kicked.
+//! For every vCPU that is parked, a pCPU that it may run on picks when the period ends, or before. One that picks
+//! knows: its slice ends then while anybody is parked. One that does not is kicked.
 
 use super::entry::{later, State};
 use super::queue::NIL;
@@ -92,7 +92,8 @@ impl Scheduler {
         self.parked.insert(&mut self.entries, who);
     }
 
-    /// Which pCPU should look when the period ends, for `who`, which is parked: none if one that it may run on does anyway.
+    /// Which pCPU should look when the period ends, for `who`, which is parked: none if one that it may run on does
+    /// anyway.
     pub(super) fn find_watcher(&mut self, who: u16, now: u64) -> Option<PcpuId> {
         let e = &self.entries[usize::from(who)];
         let (last, allowed) = (usize::from(e.cpu), e.affinity & self.online);

@@ -1,16 +1,18 @@
 //! Delayed preemption: who must not be interrupted just now keeps its pCPU for a moment longer.
 //!
-//! A kernel that is preempted while its interrupts are off holds a lock most often, and whoever wants that lock waits until it
-//! runs again, which may be several turns later. (Uhlig, LeVasseur, Skoglund and Dannowski, VM 2004; LeVasseur, Uhlig, Stoess
-//! and Goetz, OSDI 2004, of driver domains.) So the one that is to be preempted goes on until it may be interrupted, or until the
-//! bound: a kernel is not believed that it never may be.
+//! A kernel that is preempted while its interrupts are off holds a lock most often, and whoever wants that lock waits
+//! until it runs again, which may be several turns later. (Uhlig, LeVasseur, Skoglund and Dannowski, VM 2004;
+//! LeVasseur, Uhlig, Stoess and Goetz, OSDI 2004, of driver domains.) So the one that is to be preempted goes on until
+//! it may be interrupted, or until the bound: a kernel is not believed that it never may be.
 //!
-//! What it runs meanwhile is charged as any other time, so shares stay those of the weights. There is one delay in a turn, from when a
-//! vCPU gets a pCPU until it leaves it. One that sleeps, yields, or may no longer run on the pCPU leaves as always.
+//! What it runs meanwhile is charged as any other time, so shares stay those of the weights. There is one delay in a
+//! turn, from when a vCPU gets a pCPU until it leaves it. One that sleeps, yields, or may no longer run on the pCPU
+//! leaves as always.
 
 use super::*;
 
-/// For so long at most, if nothing else is said, in us. Whoever is woken by an interrupt is not late by that ([`LATE_NS`]).
+/// For so long at most, if nothing else is said, in us. Whoever is woken by an interrupt is not late by that
+/// ([`LATE_NS`]).
 pub const PREEMPT_DELAY_US: u32 = 30;
 const _: () = assert!(PREEMPT_DELAY_US as u64 * 1000 <= LATE_NS);
 
@@ -56,8 +58,8 @@ impl Delay {
 }
 
 impl Scheduler {
-    /// An event has come while a vCPU's preemption was delayed. It borrows time for it, as if it had been preempted at once and the event
-    /// had come then: nobody is told of those that come before it has taken this one.
+    /// An event has come while a vCPU's preemption was delayed. It borrows time for it, as if it had been preempted at
+    /// once and the event had come then: nobody is told of those that come before it has taken this one.
     pub fn wake_delayed(&mut self, id: VcpuId, now: u64) {
         let Some(e) = entry_mut(&mut self.entries, id) else { return };
         let is_delayed = e.state == State::OnCpu && matches!(self.cpus[usize::from(e.cpu)].delay, Delay::Until(_));

@@ -1,8 +1,8 @@
 //! One vCPU: its virtual time, what it may borrow, and how long it has been in each state.
 //!
-//! Borrowing has two steps. An *urgent* loan puts a driver domain before everybody else, for as long as an interrupt takes to
-//! handle; whatever it does after that must not keep an ordinary guest from answering its own events, so the *usual*
-//! loan is the same for both.
+//! Borrowing has two steps. An *urgent* loan puts a driver domain before everybody else, for as long as an interrupt
+//! takes to handle; whatever it does after that must not keep an ordinary guest from answering its own events, so the
+//! *usual* loan is the same for both.
 //!
 //! Virtual time is in ns at the default weight. It is compared as a signed difference, so it may wrap.
 
@@ -26,7 +26,8 @@ impl Loan {
     const NONE: Loan = Loan { amount_ns: 0, limit_ns: 0, window_ns: 0 };
 }
 
-/// What borrowing for an event costs beside the time that is run. Who wakes all the time has soon nothing left to borrow.
+/// What borrowing for an event costs beside the time that is run. Who wakes all the time has soon nothing left to
+/// borrow.
 const WAKE_PRICE_NS: u64 = 20_000;
 
 /// How a vCPU may borrow time when it is woken.
@@ -44,8 +45,8 @@ impl Warp {
     /// For ordinary guests: enough to answer an event.
     pub const INTERACTIVE: Warp =
         Warp { usual: Loan { amount_ns: 10_000_000, limit_ns: 2_500_000, window_ns: 10_000_000 }, urgent: Loan::NONE };
-    /// For driver domains: an interrupt goes before everything else for as long as it takes to handle one. What comes of
-    /// it goes before those that were not woken, up to half of the time, but not before other guests' answers.
+    /// For driver domains: an interrupt goes before everything else for as long as it takes to handle one. What comes
+    /// of it goes before those that were not woken, up to half of the time, but not before other guests' answers.
     pub const DRIVER: Warp = Warp {
         usual: Loan { amount_ns: 10_000_000, limit_ns: 5_000_000, window_ns: 20_000_000 },
         urgent: Loan { amount_ns: 50_000_000, limit_ns: 500_000, window_ns: 2_000_000 },
@@ -140,7 +141,8 @@ pub(super) struct Entry {
     pub warped_ns: u64,
     /// When an event came for it, if it is on no pCPU since.
     woken_at: Option<u64>,
-    /// Until when the vCPU that sent that event, or shares the interrupt, may go on before this one comes. 0: there is none.
+    /// Until when the vCPU that sent that event, or shares the interrupt, may go on before this one comes. 0: there is
+    /// none.
     comes_after: u64,
     /// Start of what has not been charged yet.
     since: u64,
@@ -158,9 +160,11 @@ pub(super) struct Entry {
 pub struct Wakes {
     /// How often.
     pub count: u64,
-    /// How often it waited for longer than [`LATE_NS`]. The time for which the sender of an event may go on does not count.
+    /// How often it waited for longer than [`LATE_NS`]. The time for which the sender of an event may go on does not
+    /// count.
     pub late: u64,
-    /// How often it waited for longer than that, but only because the vCPU that sent the event, or shares the interrupt, went on.
+    /// How often it waited for longer than that, but only because the vCPU that sent the event, or shares the
+    /// interrupt, went on.
     pub behind_sender: u64,
     /// The longest wait, in ns, without such time.
     pub worst_ns: u64,
@@ -334,9 +338,10 @@ impl Entry {
         ran
     }
 
-    /// It is no further ahead of `floor` than by its longest turn and what it may have borrowed meanwhile. What it ran beyond that nobody else
-    /// wanted: it had a pCPU for itself, or others could not use more (one vCPU cannot use two pCPUs). If it owed that it would stand still, once
-    /// they can, until they have caught up, for minutes where they are heavier.
+    /// It is no further ahead of `floor` than by its longest turn and what it may have borrowed meanwhile. What it ran
+    /// beyond that nobody else wanted: it had a pCPU for itself, or others could not use more (one vCPU cannot use two
+    /// pCPUs). If it owed that it would stand still, once they can, until they have caught up, for minutes where they
+    /// are heavier.
     #[inline]
     pub fn owe_no_more(&mut self, floor: u64, params: &Params) {
         let borrowed = self.warp.urgent.amount_ns.saturating_add(self.warp.usual.amount_ns);

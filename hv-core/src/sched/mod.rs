@@ -6,14 +6,14 @@
 //! the weights. (Duda and Cheriton, SOSP 1999.)
 //!
 //! One queue serves all pCPUs: it is work-conserving by construction, and with the few vCPUs of a machine that this
-//! hypervisor is for, a sorted list under one lock is cheaper than balancing queues. The shell wraps a [`Scheduler`] in one
-//! lock and calls it; nothing here allocates after [`Scheduler::new`].
+//! hypervisor is for, a sorted list under one lock is cheaper than balancing queues. The shell wraps a [`Scheduler`] in
+//! one lock and calls it; nothing here allocates after [`Scheduler::new`].
 //!
 //! How a pCPU switches:
 //! 1. [`Scheduler::pick`] says who runs and until when. If that is somebody else, the vCPU that ran stays bound to
 //!    this pCPU, on no queue, so that no other pCPU can start it from registers that are not yet stored.
-//! 2. The shell stores the old vCPU's registers and calls [`Scheduler::context_saved`]. Those of one that goes to sleep it
-//!    may store before it asks who runs, and is spared the second call.
+//! 2. The shell stores the old vCPU's registers and calls [`Scheduler::context_saved`]. Those of one that goes to sleep
+//!    it may store before it asks who runs, and is spared the second call.
 //! 3. A pCPU named in an answer as *kick* is sent an interrupt (or, if it is the caller's own, is told to pick again).
 
 mod cap;
@@ -84,9 +84,9 @@ pub struct Params {
     pub min_slice_ns: u64,
     /// No slice is longer while somebody waits.
     pub max_slice_ns: u64,
-    /// For how long a vCPU that has begun to run is left alone, whoever wakes (Xen's rate limit, which `xl sched-credit2 -s -r`
-    /// sets). Differs from Xen: it begins with none, not with 1 ms, for loans bound already how often one is preempted, and
-    /// a driver domain should not wait that long to answer an interrupt.
+    /// For how long a vCPU that has begun to run is left alone, whoever wakes (Xen's rate limit, which
+    /// `xl sched-credit2 -s -r` sets). Differs from Xen: it begins with none, not with 1 ms, for loans bound already
+    /// how often one is preempted, and a driver domain should not wait that long to answer an interrupt.
     pub min_run_ns: u64,
     /// For how long a vCPU goes on that has sent an event to one that was asleep.
     pub sender_run_ns: u64,
@@ -224,8 +224,8 @@ impl Scheduler {
         Some(VcpuId { slot, tenant })
     }
 
-    /// Forgets a vCPU. `false`, and nothing happens, while it is on a pCPU (put it to sleep and let that pCPU pick first),
-    /// and if it was forgotten before.
+    /// Forgets a vCPU. `false`, and nothing happens, while it is on a pCPU (put it to sleep and let that pCPU pick
+    /// first), and if it was forgotten before.
     #[must_use]
     pub fn remove(&mut self, id: VcpuId) -> bool {
         let Some(e) = entry(&self.entries, id) else { return false };
@@ -241,8 +241,8 @@ impl Scheduler {
         true
     }
 
-    /// Does the vCPU sleep, with its registers stored, or is it nobody's name any more? If it sleeps, only a wake puts it on
-    /// a pCPU again.
+    /// Does the vCPU sleep, with its registers stored, or is it nobody's name any more? If it sleeps, only a wake puts
+    /// it on a pCPU again.
     pub fn is_asleep(&self, id: VcpuId) -> bool {
         entry(&self.entries, id).is_none_or(|e| e.state == State::Asleep)
     }
@@ -335,8 +335,8 @@ impl Scheduler {
         Some(e.runstate_at(now))
     }
 
-    /// The same of a vCPU whose registers the shell is about to store, as others are to see it from `now` on. One that goes to sleep
-    /// has not left its pCPU yet, if they are stored before [`Scheduler::pick`] is asked.
+    /// The same of a vCPU whose registers the shell is about to store, as others are to see it from `now` on. One that
+    /// goes to sleep has not left its pCPU yet, if they are stored before [`Scheduler::pick`] is asked.
     #[inline]
     pub fn runstate_left(&self, id: VcpuId, now: u64) -> Option<(Runstate, u64, [u64; 4])> {
         let e = entry(&self.entries, id)?;
@@ -344,7 +344,8 @@ impl Scheduler {
         Some(if state == Runstate::Running { (e.left_for(), now, times) } else { (state, since, times) })
     }
 
-    /// The runstate in which the vCPU left that [`Scheduler::pick`] has just moved off `cpu`, and whose registers are to be stored.
+    /// The runstate in which the vCPU left that [`Scheduler::pick`] has just moved off `cpu`, and whose registers are
+    /// to be stored.
     #[inline]
     pub fn runstate_of_leaver(&self, cpu: PcpuId) -> Option<(Runstate, u64, [u64; 4])> {
         let e = self.entries.get(usize::from(self.cpus.get(cpu)?.leaving))?;

@@ -5,10 +5,11 @@ use super::*;
 impl Scheduler {
     /// Decides who runs on `cpu` from `now` on.
     ///
-    /// `is_saved`: the registers of the vCPU that is on `cpu` are stored already, as it went to sleep. If it still sleeps
-    /// nothing is left to save; if it was woken meanwhile, it may be picked again like any other.
+    /// `is_saved`: the registers of the vCPU that is on `cpu` are stored already, as it went to sleep. If it still
+    /// sleeps nothing is left to save; if it was woken meanwhile, it may be picked again like any other.
     ///
-    /// `is_uninterruptible`: must the vCPU that is on `cpu` not be interrupted now? Asked only if it is to be preempted.
+    /// `is_uninterruptible`: must the vCPU that is on `cpu` not be interrupted now? Asked only if it is to be
+    /// preempted.
     #[inline]
     pub fn pick(
         &mut self,
@@ -135,8 +136,8 @@ impl Scheduler {
         }
     }
 
-    /// How long a turn lasts at least if `waiting` is next. Loans are bounded; whoever wakes without one must not make a
-    /// pCPU do nothing but switch.
+    /// How long a turn lasts at least if `waiting` is next. Loans are bounded; whoever wakes without one must not make
+    /// a pCPU do nothing but switch.
     fn min_run_before(&self, waiting: &Entry) -> u64 {
         if waiting.is_fresh() && !waiting.warped {
             self.params.min_run_ns.max(self.params.wake_margin_ns)

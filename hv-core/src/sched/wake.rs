@@ -3,24 +3,24 @@
 use super::*;
 
 impl Scheduler {
-    /// An event for a vCPU: it becomes runnable, with warp if it may. Returns the pCPU to kick, if one is to run it (or to
-    /// shorten its slice for it). A vCPU that runs already is left alone: see [`Scheduler::running_on`].
+    /// An event for a vCPU: it becomes runnable, with warp if it may. Returns the pCPU to kick, if one is to run it (or
+    /// to shorten its slice for it). A vCPU that runs already is left alone: see [`Scheduler::running_on`].
     #[inline]
     pub fn wake(&mut self, id: VcpuId, now: u64) -> Option<PcpuId> {
         let disturbed = self.disturb(id, now);
         self.wake_up(id, now).or_else(|| self.mark_kicked(disturbed?))
     }
 
-    /// As [`Scheduler::wake`], but it was the vCPU on `cpu` that sent the event. A sender has often more to send: it goes
-    /// on for a while before a receiver takes its place, which then finds all of it. As long as it sends one by one, every
-    /// packet would cost two switches.
+    /// As [`Scheduler::wake`], but it was the vCPU on `cpu` that sent the event. A sender has often more to send: it
+    /// goes on for a while before a receiver takes its place, which then finds all of it. As long as it sends one by
+    /// one, every packet would cost two switches.
     #[inline]
     pub fn wake_from(&mut self, cpu: PcpuId, id: VcpuId, now: u64) -> Option<PcpuId> {
         self.wake_up_after(cpu, id, self.params.sender_run_ns, now)
     }
 
-    /// As [`Scheduler::wake`], for an interrupt that is also, and more likely, for the vCPU on `cpu`, as they share a line. It
-    /// goes on for a while before `id` comes, for nothing as a rule.
+    /// As [`Scheduler::wake`], for an interrupt that is also, and more likely, for the vCPU on `cpu`, as they share a
+    /// line. It goes on for a while before `id` comes, for nothing as a rule.
     #[inline]
     pub fn wake_beside(&mut self, cpu: PcpuId, id: VcpuId, now: u64) -> Option<PcpuId> {
         let disturbed = self.disturb(id, now);
@@ -38,7 +38,8 @@ impl Scheduler {
         kick
     }
 
-    /// The vCPU on `cpu` is left alone for `ns`, if `id` sleeps and would take its place. Returns until when it goes on.
+    /// The vCPU on `cpu` is left alone for `ns`, if `id` sleeps and would take its place. Returns until when it goes
+    /// on.
     #[inline]
     fn go_on(&mut self, cpu: PcpuId, id: VcpuId, ns: u64, now: u64) -> u64 {
         let is_asleep = entry(&self.entries, id).is_some_and(|e| e.state == State::Asleep);
@@ -145,7 +146,8 @@ impl Scheduler {
         }
     }
 
-    /// Something stopped a vCPU, whose registers are stored, if `is_stopped` still says so. Whoever did may not have come to
+    /// Something stopped a vCPU, whose registers are stored, if `is_stopped` still says so. Whoever did may not have
+    /// come to
     /// [`Scheduler::sleep`] yet: it sleeps all the same, and what he says later changes nothing. Returns as that does.
     #[inline]
     pub fn sleep_untold(&mut self, id: VcpuId, is_stopped: impl FnOnce() -> bool, now: u64) -> Option<PcpuId> {

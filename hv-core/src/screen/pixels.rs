@@ -1,5 +1,5 @@
-//! Characters in a linear frame buffer. The font is the public-domain one of 8 by 8 pixels in the crate `font8x8`; each of
-//! its lines is drawn twice, so that a character has the shape of a text mode's.
+//! Characters in a linear frame buffer. The font is the public-domain one of 8 by 8 pixels in the crate `font8x8`; each
+//! of its lines is drawn twice, so that a character has the shape of a text mode's.
 
 use font8x8::legacy::BASIC_LEGACY;
 

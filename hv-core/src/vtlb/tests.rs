@@ -235,8 +235,8 @@ fn the_cache_never_allows_more_than_the_tables() {
     }
 }
 
-/// A CPU that remembers tables as well as the manual lets it: it walks on from any that an entry led to, until it loads CR3, or is
-/// told to forget the address, or faults there.
+/// A CPU that remembers tables as well as the manual lets it: it walks on from any that an entry led to, until it loads
+/// CR3, or is told to forget the address, or faults there.
 struct Cpu<'a> {
     memory: &'a Machine,
     cr3: Cell<Mfn>,
@@ -275,8 +275,8 @@ impl Cpu<'_> {
     }
 }
 
-/// No frame that the CPU may walk on from becomes another table, whatever empties the cache; so it finds nothing but what the guest
-/// has mapped there.
+/// No frame that the CPU may walk on from becomes another table, whatever empties the cache; so it finds nothing but
+/// what the guest has mapped there.
 #[test]
 fn a_table_that_the_cpu_remembers_gets_no_other_use() {
     let (m, log) = (machine(), Log::default());

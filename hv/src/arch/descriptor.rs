@@ -1,8 +1,8 @@
 //! GDT, TSS and the descriptor-table windows.
 //!
-//! A PV guest brings its own GDT pages, at most 14; the hypervisor's descriptors follow in page 14 (selectors 0xe008..).
-//! Each CPU has a window of 32 pages in hypervisor space: 16 for the GDT (14 guest, ours, one empty), 16 for the LDT.
-//! Switching vCPUs remaps the guest part of the window; GDTR never changes.
+//! A PV guest brings its own GDT pages, at most 14; the hypervisor's descriptors follow in page 14 (selectors
+//! 0xe008..). Each CPU has a window of 32 pages in hypervisor space: 16 for the GDT (14 guest, ours, one empty), 16 for
+//! the LDT. Switching vCPUs remaps the guest part of the window; GDTR never changes.
 
 use crate::cpu::percpu::{self, CpuInfo, FRAME_END, MAX_CPUS};
 use crate::{cpu, mem};
@@ -70,7 +70,8 @@ pub fn init_cpu() {
     tables.0.set_pte(FIRST_RESERVED_GDT_PAGE, Pte::new(own, read_write()));
     tables.0.set_pte(FIRST_RESERVED_GDT_PAGE + 1, Pte::new(zero, read_only()));
     let gdtr = TablePointer { limit: 0xffff, base: window(cpu_index) };
-    // SAFETY: the window maps valid descriptors at all selectors loaded here; the code segment is reloaded by a far return.
+    // SAFETY: the window maps valid descriptors at all selectors loaded here; the code segment is reloaded by a far
+    // return.
     unsafe {
         core::arch::asm!("lgdt [{}]", in(reg) &gdtr, options(readonly, nostack, preserves_flags));
         core::arch::asm!(

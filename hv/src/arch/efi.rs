@@ -1,9 +1,10 @@
 //! Calls of UEFI's run-time services.
 //!
-//! The firmware's code runs at ring 0 at its machine addresses, in an address space of its own: the hypervisor's half as
-//! everywhere, and below it what the firmware says it needs, with the rights that it says. A fault in it does not bring the
-//! hypervisor down: the call ends there, and no other is made, because nobody knows in what state its data is. It cannot be
-//! kept from writing to the hypervisor's half, as it cannot be kept from that in its system management mode.
+//! The firmware's code runs at ring 0 at its machine addresses, in an address space of its own: the hypervisor's half
+//! as everywhere, and below it what the firmware says it needs, with the rights that it says. A fault in it does not
+//! bring the hypervisor down: the call ends there, and no other is made, because nobody knows in what state its data
+//! is. It cannot be kept from writing to the hypervisor's half, as it cannot be kept from that in its system management
+//! mode.
 
 use crate::arch::fpu::{self, FpuArea};
 use crate::cpu::percpu::this_cpu;
@@ -124,10 +125,11 @@ fn flags(rights: Rights) -> PteFlags {
     flags
 }
 
-// Calls a function by the calling convention of UEFI on x86-64: rcx, rdx, r8, r9, the rest on the stack above 32 bytes that
-// are the function's. Entered with rdi = function, rsi = five arguments, rdx = where the stack pointer goes. Leaves with
-// rax = status. All registers that this side's functions preserve lie on the stack, for the other end may be reached by
-// way of a fault: then `recover` sets the stack pointer to where it was and continues at efi_call_faulted.
+// Calls a function by the calling convention of UEFI on x86-64: rcx, rdx, r8, r9, the rest on the stack above 32 bytes
+// that are the function's. Entered with rdi = function, rsi = five arguments, rdx = where the stack pointer goes.
+// Leaves with rax = status. All registers that this side's functions preserve lie on the stack, for the other end may
+// be reached by way of a fault: then `recover` sets the stack pointer to where it was and continues at
+// efi_call_faulted.
 global_asm!(
     ".global efi_call",
     "efi_call:",
@@ -175,8 +177,8 @@ extern "C" {
 /// firmware may use.
 ///
 /// # Safety
-/// 1. `arguments` are what the service expects; where it expects pointers they lead to memory of the hypervisor's that is
-///    as large as it expects.
+/// 1. `arguments` are what the service expects; where it expects pointers they lead to memory of the hypervisor's that
+///    is as large as it expects.
 pub unsafe fn call(fpu: &FpuArea, function: u64, arguments: [u64; 5]) -> Result<Status, Unavailable> {
     let _only_one = CALLS.lock();
     let root = *ROOT.get().filter(|_| !IS_BROKEN.load(Ordering::Relaxed)).ok_or(Unavailable)?;

@@ -158,8 +158,8 @@ impl FpuArea {
     /// Saves the CPU's FPU registers here, and gives XCR0 the host's value. CR0.TS must be clear.
     pub fn save(&self) {
         let p = self.data.get();
-        // SAFETY: the area is 64-byte aligned and large enough for every component in XCR0_SUPPORTED, of which the host's
-        // XCR0 is a subset.
+        // SAFETY: the area is 64-byte aligned and large enough for every component in XCR0_SUPPORTED, of which the
+        // host's XCR0 is a subset.
         unsafe {
             if xcr0_mask() != 0 {
                 if self.has_less() {
@@ -193,7 +193,8 @@ impl FpuArea {
     /// Loads XCR0 only: the registers are still those that were saved here.
     pub fn load_xcr0(&self) {
         if xcr0_mask() != 0 && self.has_less() {
-            // SAFETY: a valid combination that this processor has: x87 and SSE, or as `write_xcr0` and `set_xsave` were promised.
+            // SAFETY: a valid combination that this processor has: x87 and SSE, or as `write_xcr0` and `set_xsave` were
+            // promised.
             unsafe { cpu::xsetbv0(self.xcr0.get()) };
         }
     }

@@ -61,7 +61,8 @@ pub fn leave_twin() {
 fn load_table(table: &'static spin::Once<[IdtGate; 256]>) {
     let Some(table) = table.get() else { return };
     let idtr = TablePointer { limit: size_of::<[IdtGate; 256]>() as u16 - 1, base: table.as_ptr() as u64 };
-    // SAFETY: the table holds valid gates (made by `load`, whose caller vouched for the entry points) and lives for ever.
+    // SAFETY: the table holds valid gates (made by `load`, whose caller vouched for the entry points) and lives for
+    // ever.
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &idtr, options(readonly, nostack, preserves_flags)) };
 }
 

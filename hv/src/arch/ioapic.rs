@@ -39,8 +39,8 @@ static CHIPS: Once<Vec<Mutex<Chip>>> = Once::new();
 
 impl Chip {
     fn read(&self, register: u8) -> u32 {
-        // SAFETY: the page of registers is mapped for ever; `&self` comes from the chip's lock, so select and access are
-        // not torn apart.
+        // SAFETY: the page of registers is mapped for ever; `&self` comes from the chip's lock, so select and access
+        // are not torn apart.
         unsafe {
             ((self.registers + SELECT) as *mut u32).write_volatile(register.into());
             ((self.registers + WINDOW) as *const u32).read_volatile()
@@ -143,8 +143,8 @@ pub fn default_wire(gsi: u32) -> Wire {
     }
 }
 
-/// Must the chips be told of the end of a level-triggered interrupt, because the vector that a CPU announces does not reach
-/// them?
+/// Must the chips be told of the end of a level-triggered interrupt, because the vector that a CPU announces does not
+/// reach them?
 static ENDS_ARE_HIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// From now on the chips are told of the end of each level-triggered interrupt.
@@ -207,7 +207,8 @@ pub fn unmask(gsi: u32) {
 }
 
 /// What a guest may know of the registers of the chip at `addr`: identity, version, and entries as the hypervisor
-/// programmed them, which name entries of an IOMMU's table if they are remapped. `None` if there is no such chip or register.
+/// programmed them, which name entries of an IOMMU's table if they are remapped. `None` if there is no such chip or
+/// register.
 pub fn read_register(addr: u64, register: u32) -> Option<u32> {
     let chips = CHIPS.get()?.iter().map(|chip| chip.lock());
     let chip = { chips }.find(|chip| chip.addr == addr)?;

@@ -32,7 +32,8 @@ pub fn init_cpu() {
     IS_SERIALISING.fetch_and(does, Ordering::Relaxed);
 }
 
-/// Are guests to be told that it is? Not on Intel's processors, where it always is, and there is no word for it. When all CPUs are up.
+/// Are guests to be told that it is? Not on Intel's processors, where it always is, and there is no word for it. When
+/// all CPUs are up.
 pub fn is_serialising() -> bool {
     IS_SERIALISING.load(Ordering::Relaxed)
 }

@@ -6,7 +6,8 @@ use crate::sync::Mutex;
 use core::fmt;
 use hv_core::rate::Rate;
 
-/// Warnings of one kind that a device or a guest can cause as often as it likes: ten a second, and how many more there were.
+/// Warnings of one kind that a device or a guest can cause as often as it likes: ten a second, and how many more there
+/// were.
 pub struct Limited(Mutex<Rate>);
 
 impl Limited {

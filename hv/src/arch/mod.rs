@@ -32,9 +32,9 @@ pub mod vectors;
 use hv_core::cmdline::Options;
 use x86::MachAddr;
 
-/// Finds and silences the machine's interrupt controllers and buses. The first CPU must have its memory; no interrupt may
-/// be let in before the IDT is loaded. `acpi_root`: where the loader says that the ACPI root table is, and whether it is the
-/// XSDT.
+/// Finds and silences the machine's interrupt controllers and buses. The first CPU must have its memory; no interrupt
+/// may be let in before the IDT is loaded. `acpi_root`: where the loader says that the ACPI root table is, and whether
+/// it is the XSDT.
 pub fn init(options: &Options, acpi_root: Option<(MachAddr, bool)>) {
     acpi::init(acpi_root.filter(|_| !options.noacpi));
     lapic::init(options.x2apic);

@@ -78,9 +78,9 @@ pub struct MsixTable {
     pub count: u16,
 }
 
-/// Tables of functions, each mapped once and together with where it was. They stay when their functions go, as what is mapped stays
-/// mapped: who comes there finds his own by its address and size. There is room for all that were there at boot, so a
-/// domain's use of a device leaves nothing behind in the heap.
+/// Tables of functions, each mapped once and together with where it was. They stay when their functions go, as what is
+/// mapped stays mapped: who comes there finds his own by its address and size. There is room for all that were there at
+/// boot, so a domain's use of a device leaves nothing behind in the heap.
 static TABLES: Mutex<Vec<(u64, MsixTable)>> = Mutex::new(Vec::new());
 
 /// Makes room for the tables of all functions that were found.
@@ -89,8 +89,8 @@ pub fn init() {
 }
 
 impl MsixTable {
-    /// Maps the table that `msix` describes of the function, at `addr`, where it is by base addresses that are known to be
-    /// right. `None`: out of memory; or that is memory, or something of the hypervisor's.
+    /// Maps the table that `msix` describes of the function, at `addr`, where it is by base addresses that are known to
+    /// be right. `None`: out of memory; or that is memory, or something of the hypervisor's.
     pub fn map(at: Sbdf, msix: Msix, addr: u64) -> Option<Self> {
         let mut tables = TABLES.lock();
         let known = tables.iter().position(|(_, table)| table.at == at);
@@ -161,10 +161,10 @@ impl MsixTable {
 
     /// Masks every entry and switches the function to MSI-X.
     ///
-    /// There may be 2048, and interrupts are off: entries are written only, for which nobody waits, and not read, which takes about a
-    /// microsecond each. Software must preserve the other bits of an entry's control (PCI Express 5.0, 7.7.2.9: reserved, or steering
-    /// tags). They are 0 after a reset, and nobody sets any before this: messages are the hypervisor's, which sets none, and a driver
-    /// sets tags of messages that it has.
+    /// There may be 2048, and interrupts are off: entries are written only, for which nobody waits, and not read, which
+    /// takes about a microsecond each. Software must preserve the other bits of an entry's control (PCI Express 5.0,
+    /// 7.7.2.9: reserved, or steering tags). They are 0 after a reset, and nobody sets any before this: messages are
+    /// the hypervisor's, which sets none, and a driver sets tags of messages that it has.
     pub fn enable(&self) {
         let register = self.cap + MSIX_CONTROL;
         if pci::read16(self.at, register) & MSIX_ENABLE == 0 {

@@ -210,7 +210,8 @@ pub struct Function {
     pub layout: Layout,
     /// The bridge to its bus, unless that is a root bus.
     pub bridge: Option<Sbdf>,
-    /// A bridge's register of bus numbers, as it was read last: one that was pulled out cannot be asked, and must be found all the same.
+    /// A bridge's register of bus numbers, as it was read last: one that was pulled out cannot be asked, and must be
+    /// found all the same.
     buses: AtomicU32,
 }
 
@@ -219,8 +220,8 @@ impl Function {
         Self { at, layout, bridge, buses: AtomicU32::new(read32(at, reg::BUSES)) }
     }
 
-    /// A bridge between PCI Express and conventional PCI, or a conventional one: what lies behind it has no identity of its
-    /// own on the bus that the IOMMU sees.
+    /// A bridge between PCI Express and conventional PCI, or a conventional one: what lies behind it has no identity of
+    /// its own on the bus that the IOMMU sees.
     fn hides_identities(&self) -> bool {
         self.layout.express.is_none_or(|express| express.kind == layout::kind::TO_PCI_BRIDGE)
     }
@@ -266,8 +267,8 @@ pub fn function(at: Sbdf) -> Option<&'static Function> {
     FUNCTIONS.read().iter().copied().find(|f| f.at == at)
 }
 
-/// Finds the functions behind all host bridges. Those that ACPI does not describe other than by a program, which nobody runs
-/// here, are found by looking at every bus.
+/// Finds the functions behind all host bridges. Those that ACPI does not describe other than by a program, which nobody
+/// runs here, are found by looking at every bus.
 pub fn init() {
     let mut found = Vec::new();
     let mut looked_at = BTreeSet::new();
@@ -342,7 +343,8 @@ pub fn remove(at: Sbdf) {
     }
 }
 
-/// Has bridges send what a function behind one has for another to the root, where the IOMMU sees it. Once the IOMMU is found.
+/// Has bridges send what a function behind one has for another to the root, where the IOMMU sees it. Once the IOMMU is
+/// found.
 pub fn separate() {
     const CONTROL: u16 = 6;
     for f in functions().iter().filter(|f| f.layout.header == 1) {

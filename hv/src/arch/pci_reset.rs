@@ -14,15 +14,16 @@ use x86::MachAddr;
 /// Status register of a PCI Express function, from its capability, and its bit for pending transactions.
 const EXPRESS_STATUS: u16 = 10;
 const TRANSACTIONS_PENDING: u16 = 1 << 5;
-/// Register of a function that can sleep, from its capability: its state, of which 0 is awake, and a bit that a 1 clears.
+/// Register of a function that can sleep, from its capability: its state, of which 0 is awake, and a bit that a 1
+/// clears.
 const POWER_CONTROL: u16 = 4;
 const POWER_STATE: u16 = 3;
 const POWER_EVENT: u16 = 1 << 15;
 /// What a register reads that nobody answers for.
 const NOBODY: u32 = u32::MAX;
 
-/// Windows of registers that are mapped already. There is room for one of each function from the boot on, so that a domain's
-/// use of a device leaves nothing behind in the heap.
+/// Windows of registers that are mapped already. There is room for one of each function from the boot on, so that a
+/// domain's use of a device leaves nothing behind in the heap.
 static WINDOWS: Mutex<Vec<(MachAddr, Window)>> = Mutex::new(Vec::new());
 
 /// Makes room for the windows of all functions that were found.
@@ -73,9 +74,9 @@ impl Window {
     }
 }
 
-/// Puts the function at `at` on its way, which is no bus master and must stay none meanwhile: what it has sent arrives, then it is
-/// reset by its own registers, as far as they are known. By its function-level reset, if it has that, the hardware domain resets it.
-/// `bars`: where its registers are. `None`: to be called again.
+/// Puts the function at `at` on its way, which is no bus master and must stay none meanwhile: what it has sent arrives,
+/// then it is reset by its own registers, as far as they are known. By its function-level reset, if it has that, the
+/// hardware domain resets it. `bars`: where its registers are. `None`: to be called again.
 pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> Option<Left> {
     let method = method(at);
     let window = method.and_then(|m| window(m, bars));
@@ -86,7 +87,8 @@ pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> Option<Left> {
     left
 }
 
-/// The registers of a function of which it is known how it is reset. `None`: it is not known, or where they should be are no registers of a device.
+/// The registers of a function of which it is known how it is reset. `None`: it is not known, or where they should be
+/// are no registers of a device.
 pub fn registers(at: Sbdf, bars: &Bars) -> Option<Known> {
     method(at).and_then(|m| window(m, bars)).map(Known)
 }

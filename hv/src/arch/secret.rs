@@ -1,7 +1,8 @@
 //! Numbers that no domain can guess.
 //!
-//! They are RDRAND's where the processor has that. What else goes in is the time-stamp counter, at each call, whose low bits differ with all that
-//! happened before; a processor without RDRAND has nothing better, so what a guess would gain must be little.
+//! They are RDRAND's where the processor has that. What else goes in is the time-stamp counter, at each call, whose low
+//! bits differ with all that happened before; a processor without RDRAND has nothing better, so what a guess would gain
+//! must be little.
 
 use crate::cpu::{self, rdtsc};
 use core::arch::asm;

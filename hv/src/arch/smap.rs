@@ -1,14 +1,15 @@
 //! SMEP and SMAP: what ring 0 may not do with pages of ring 3. UMIP: what ring 3 may not ask.
 //!
-//! All memory of PV guests belongs to ring 3, their kernels' too. With SMEP the hypervisor cannot execute it; with SMAP it
-//! cannot touch it by a guest's address, except between STAC and CLAC (EFLAGS.AC), which only the copies and the short
-//! ways of system calls in entry.S contain. Everything else it reaches through its own mappings.
+//! All memory of PV guests belongs to ring 3, their kernels' too. With SMEP the hypervisor cannot execute it; with SMAP
+//! it cannot touch it by a guest's address, except between STAC and CLAC (EFLAGS.AC), which only the copies and the
+//! short ways of system calls in entry.S contain. Everything else it reaches through its own mappings.
 //!
-//! With UMIP, SGDT, SIDT, SLDT, STR and SMSW raise #GP in ring 3, where they would tell addresses of the hypervisor's. Guests may
-//! execute them all the same, as on Xen, which leaves UMIP off: they are emulated (`hv_core::emul::privileged`), without the addresses.
+//! With UMIP, SGDT, SIDT, SLDT, STR and SMSW raise #GP in ring 3, where they would tell addresses of the hypervisor's.
+//! Guests may execute them all the same, as on Xen, which leaves UMIP off: they are emulated
+//! (`hv_core::emul::privileged`), without the addresses.
 //!
-//! Processors without SMAP execute not one instruction more: the gates of the IDT lead past the CLAC at the beginning of
-//! each stub, and the copies (`trap::patches`) and the entry of system calls exist twice.
+//! Processors without SMAP execute not one instruction more: the gates of the IDT lead past the CLAC at the beginning
+//! of each stub, and the copies (`trap::patches`) and the entry of system calls exist twice.
 
 use crate::cpu::{self, cr};
 use crate::sync::Once;
@@ -49,8 +50,8 @@ pub fn is_on() -> bool {
 /// Switches on what was decided, on the running CPU.
 pub fn init_cpu() {
     let bits = BITS.get().copied().unwrap_or(0);
-    // SAFETY: the first CPU has the features, and so have the others of the machine. No page that the hypervisor executes,
-    // and none that it touches outside the copies, belongs to ring 3.
+    // SAFETY: the first CPU has the features, and so have the others of the machine. No page that the hypervisor
+    // executes, and none that it touches outside the copies, belongs to ring 3.
     unsafe {
         cpu::write_cr4(cpu::read_cr4() | bits);
         if is_on() {

@@ -1,8 +1,8 @@
 //! Starts the other CPUs.
 //!
-//! They come up one after the other through a page below 1 MiB (`arch/trampoline.S`) and, for the few instructions until
-//! they load the final tables, on the boot page tables: those show the trampoline where it is. When the last one is up
-//! the low mapping goes. One that does not come in time is given up, and stops should it come all the same.
+//! They come up one after the other through a page below 1 MiB (`arch/trampoline.S`) and, for the few instructions
+//! until they load the final tables, on the boot page tables: those show the trampoline where it is. When the last one
+//! is up the low mapping goes. One that does not come in time is given up, and stops should it come all the same.
 
 use crate::arch::{acpi, lapic, stacks, tsc_warp};
 use crate::cpu::percpu::{self, MAX_CPUS};
@@ -57,7 +57,8 @@ pub fn init() {
     APIC_IDS[0].store(id, Ordering::Relaxed);
 }
 
-/// Starts the CPUs that ACPI lists, `limit` in all at most; each goes on in `then`. A CPU that does not come up is left out, with a message.
+/// Starts the CPUs that ACPI lists, `limit` in all at most; each goes on in `then`. A CPU that does not come up is left
+/// out, with a message.
 pub fn start_others(limit: usize, then: fn() -> !) {
     THEN.call_once(|| then);
     let bsp = lapic::id();
@@ -82,8 +83,8 @@ pub fn start_others(limit: usize, then: fn() -> !) {
         if start(next, apic_id) {
             next += 1;
         } else {
-            // Its stack stays taken, and the low mapping shown: it may wake up late, in the middle of the trampoline. Without them it would
-            // fault where no fault can be handled, which resets the machine.
+            // Its stack stays taken, and the low mapping shown: it may wake up late, in the middle of the trampoline.
+            // Without them it would fault where no fault can be handled, which resets the machine.
             warn!("CPU with APIC id {apic_id} does not come up");
             is_low_mapping_used = true;
             break;
@@ -101,8 +102,8 @@ fn start(cpu: usize, apic_id: u32) -> bool {
     let stack_pointer = unsafe { percpu::init_block(block, cpu, apic_id) };
     set_field(&raw const trampoline_stack, stack_pointer);
     let [page, ..] = (TRAMPOLINE >> 12).to_le_bytes();
-    // Under QEMU's -icount a CPU that is reset is charged the time until the next timer, so there is one. It is handled as
-    // a timer that came early.
+    // Under QEMU's -icount a CPU that is reset is charged the time until the next timer, so there is one. It is handled
+    // as a timer that came early.
     lapic::start_timer(TIMER_DURING_RESET);
     lapic::send_init(apic_id);
     lapic::send_startup(apic_id, page);
@@ -171,8 +172,8 @@ fn prepare_trampoline() {
 /// Fills a field of the copied trampoline.
 fn set_field(field: *const u8, value: u64) {
     let offset = field as u64 - &raw const trampoline_start as u64;
-    // SAFETY: the field is an aligned word of the trampoline, whose copy is in the direct map and ours. Volatile: the CPU
-    // that is about to start reads it.
+    // SAFETY: the field is an aligned word of the trampoline, whose copy is in the direct map and ours. Volatile: the
+    // CPU that is about to start reads it.
     unsafe { phys_to_virt(MachAddr::new(TRAMPOLINE + offset)).cast::<u64>().write_volatile(value) };
 }
 

@@ -5,8 +5,8 @@
 //!
 //! [`TlbClock`] orders flushes and uses, so who changes the use of a frame knows whom to ask.
 //!
-//! A CPU without a vCPU is on the hypervisor's own root, where it has no translation of a guest and cannot get one: it is
-//! not asked to flush, and an idle CPU sleeps on.
+//! A CPU without a vCPU is on the hypervisor's own root, where it has no translation of a guest and cannot get one: it
+//! is not asked to flush, and an idle CPU sleeps on.
 
 use crate::arch::ipi;
 use crate::cpu;
@@ -42,7 +42,8 @@ pub fn clock() -> u32 {
     CLOCK.stamp()
 }
 
-/// Loads `root` into CR3 and remembers that this was a complete flush: so what a logged vCPU has beside the TLB goes, too.
+/// Loads `root` into CR3 and remembers that this was a complete flush: so what a logged vCPU has beside the TLB goes,
+/// too.
 ///
 /// # Safety
 /// 1. `root` is the machine address of an L4 table that has the hypervisor's slots, and stays one while it is loaded.
@@ -138,8 +139,8 @@ fn flush_here(argument: u64) {
     flush_local(if argument == EVERYTHING || is_on_mirror { What::All } else { What::Page(argument) });
 }
 
-/// Makes sure that every CPU of those that `knowers` names has flushed completely since the clock read `stamp`, and that the
-/// clock did not read it any more when the first of them did.
+/// Makes sure that every CPU of those that `knowers` names has flushed completely since the clock read `stamp`, and
+/// that the clock did not read it any more when the first of them did.
 pub fn flush_since(stamp: u32, knowers: impl FnOnce() -> u64) {
     let (online, end) = (percpu::online_mask(), CLOCK.pass(stamp));
     let mut mask = 0;

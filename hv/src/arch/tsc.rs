@@ -97,8 +97,8 @@ impl Reference {
             // SAFETY: a mapped register of the HPET.
             Self::Hpet { counter, is_64_bit: false, .. } => unsafe { counter.read_volatile() }.into(),
             Self::Hpet { counter, is_64_bit: true, .. } => loop {
-                // Half by half, as every machine allows it. 32 bits would do for 43 s at 100 MHz only, and a boot under an
-                // emulator that is short of time has taken longer.
+                // Half by half, as every machine allows it. 32 bits would do for 43 s at 100 MHz only, and a boot under
+                // an emulator that is short of time has taken longer.
                 // SAFETY: as above; the upper half is behind the lower one.
                 let (before, low, after) = unsafe {
                     let high = counter.add(1);

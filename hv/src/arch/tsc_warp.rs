@@ -1,8 +1,8 @@
-//! Compares the time-stamp counter of each CPU that comes up with the first one's, which waits for it anyway. What is decided of
-//! the stamps is in `hv_core::tsc_warp`.
+//! Compares the time-stamp counter of each CPU that comes up with the first one's, which waits for it anyway. What is
+//! decided of the stamps is in `hv_core::tsc_warp`.
 //!
-//! The CPU that comes asks, and gives up after a while: the first one may be another hypervisor's vCPU, and stopped. One
-//! comes at a time.
+//! The CPU that comes asks, and gives up after a while: the first one may be another hypervisor's vCPU, and stopped.
+//! One comes at a time.
 
 use crate::cpu::{percpu::this_cpu, rdtsc, rdtsc_ordered};
 use crate::warn;

@@ -1,7 +1,7 @@
 //! Interrupt vectors: the hypervisor's own, and those given to devices.
 //!
-//! A device's vector is the same on all CPUs. So sending its interrupt to another CPU changes the destination only, in one
-//! write, and an interrupt that is still on its way to the old one is known there.
+//! A device's vector is the same on all CPUs. So sending its interrupt to another CPU changes the destination only, in
+//! one write, and an interrupt that is still on its way to the old one is known there.
 //!
 //! Vectors 0-31 are exceptions. Devices get 0x30..0xf0 except 0x80, which guests raise themselves. The hypervisor's own
 //! have the highest priority.

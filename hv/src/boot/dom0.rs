@@ -1,7 +1,8 @@
 //! Domain 0: from the boot modules to a vCPU that is about to execute its first instruction.
 //!
 //! The kernel is unpacked into the top of the very chunk of memory that becomes the domain's first frames, and its
-//! segments are moved down into place: one buffer, one pass. If the plan turns out to need another chunk, they are copied.
+//! segments are moved down into place: one buffer, one pass. If the plan turns out to need another chunk, they are
+//! copied.
 
 mod memory;
 
@@ -67,8 +68,8 @@ impl From<kernel_image::Error> for Failure {
     }
 }
 
-/// Builds domain 0 from the modules: the kernel, and its initrd if there is a second one. Its first vCPU is ready to run.
-/// Stops the machine with one clear line if that is impossible: there is nothing to do without it.
+/// Builds domain 0 from the modules: the kernel, and its initrd if there is a second one. Its first vCPU is ready to
+/// run. Stops the machine with one clear line if that is impossible: there is nothing to do without it.
 pub fn start(
     options: &Options,
     modules: &mut alloc::vec::Vec<Module>,

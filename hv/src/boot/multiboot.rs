@@ -71,7 +71,8 @@ pub struct Loaded {
     pub are_regions_cut: bool,
     /// RAM that may be used: whole pages, without what other regions claim.
     pub usable: Ranges,
-    /// Where the loader's copy of the ACPI root pointer says the tables are: RSDT/XSDT address and whether it is the XSDT.
+    /// Where the loader's copy of the ACPI root pointer says the tables are: RSDT/XSDT address and whether it is the
+    /// XSDT.
     pub acpi_root: Option<(u64, bool)>,
     /// Machine address of UEFI's system table.
     efi_system_table: Option<u64>,

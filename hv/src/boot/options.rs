@@ -8,8 +8,8 @@ pub use hv_core::cmdline::Options;
 use hv_core::cmdline::{words, Consoles};
 use x86::MachAddr;
 
-/// Reads what decides where messages go, before there is a heap: `console=` (the first serial port and the screen, unless it
-/// names others that there are) and `com1=`. The screen's memory, if it is used.
+/// Reads what decides where messages go, before there is a heap: `console=` (the first serial port and the screen,
+/// unless it names others that there are) and `com1=`. The screen's memory, if it is used.
 pub fn start_console(loaded: &Loaded) -> Option<(u64, u64)> {
     let mut config = serial::Config::default();
     let mut consoles = Consoles { serial: true, screen: true };
@@ -31,7 +31,8 @@ pub fn start_console(loaded: &Loaded) -> Option<(u64, u64)> {
 /// Starts messages to the screen, if it is this. Its memory.
 fn start_screen(kind: Option<screen::Kind>) -> Option<(u64, u64)> {
     let kind = kind?;
-    // The page tables show the first 4 GiB in the direct map; they are global memory types, which keep devices uncached.
+    // The page tables show the first 4 GiB in the direct map; they are global memory types, which keep devices
+    // uncached.
     let (start, bytes) = kind.memory().filter(|(start, bytes)| start + bytes <= 1 << 32 && *bytes <= 1 << 30)?;
     // SAFETY: mapped until `mem::init` says where it is from then on.
     unsafe { screen::start(kind, phys_to_virt(MachAddr::new(start))) };

@@ -106,8 +106,8 @@ impl Frames<Held> for Bytes {
     #[inline]
     fn read(&self, frame: Held, offset: u16, to: &mut [u8]) {
         if let Some(from) = Self::place(frame, offset, to.len()) {
-            // SAFETY: inside a frame of RAM that is held: by a grant in use (`Held` comes from `pin`, and what has it is dropped
-            // before `unpin`), or by a card (`by_card`); what a guest writes meanwhile is only bytes.
+            // SAFETY: inside a frame of RAM that is held: by a grant in use (`Held` comes from `pin`, and what has it
+            // is dropped before `unpin`), or by a card (`by_card`); what a guest writes meanwhile is only bytes.
             unsafe { cpu::copy(from, to.as_mut_ptr(), to.len()) };
         }
     }
@@ -205,8 +205,8 @@ impl Drop for RingPage {
 impl AsRef<PageWords> for RingPage {
     #[inline]
     fn as_ref(&self) -> &PageWords {
-        // SAFETY: a whole frame of RAM in the direct map, which the grant holds until the drop; page-aligned; the guest's writes
-        // are met by atomics.
+        // SAFETY: a whole frame of RAM in the direct map, which the grant holds until the drop; page-aligned; the
+        // guest's writes are met by atomics.
         unsafe { &*phys_to_virt(self.mfn.addr()).cast::<PageWords>() }
     }
 }

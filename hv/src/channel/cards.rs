@@ -1,7 +1,7 @@
 //! Network cards that twins drive, as their domains attach them: which switch each is the way out of.
 //!
-//! A card belongs to an interface of its domain's, and follows it: where that is plugged in as the way out, the card is the way out
-//! instead. It stays attached while the interface is away.
+//! A card belongs to an interface of its domain's, and follows it: where that is plugged in as the way out, the card is
+//! the way out instead. It stays attached while the interface is away.
 
 use super::connect::{Config, Plugged, CONFIG};
 use super::held;
@@ -39,7 +39,8 @@ pub fn unlink(config: &Config, plugged: &Plugged) {
     }
 }
 
-/// A card is the way out instead of interface `device` of `domain`, whose own it becomes. ENODEV: that one is not the way out of a switch.
+/// A card is the way out instead of interface `device` of `domain`, whose own it becomes. ENODEV: that one is not the
+/// way out of a switch.
 /// EBUSY: it has a card. ENOMEM.
 pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(), Errno> {
     let mut config = CONFIG.lock();
@@ -73,8 +74,8 @@ pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(
     Ok(())
 }
 
-/// A card is gone: its interface is the way out again, also for what waited for the card and what `give_back` gives back. What comes later goes behind
-/// that.
+/// A card is gone: its interface is the way out again, also for what waited for the card and what `give_back` gives
+/// back. What comes later goes behind that.
 pub fn detached(card: Card, give_back: &mut dyn FnMut()) {
     let mut config = CONFIG.lock();
     let is_there = config.cards.get(&card.place()).is_some_and(|a| a.card == card);

@@ -28,7 +28,8 @@ use xen_abi::channel_op::{self as op, ChannelConnect, ChannelQueue};
 use xen_abi::errno::Errno;
 use xen_abi::io::netif::XEN_NETIF_TX_RING_SIZE;
 
-/// So long what is for outside waits where the way out has lost its device: until who looks after it knows. A toolstack takes a second or two for that.
+/// So long what is for outside waits where the way out has lost its device: until who looks after it knows. A toolstack
+/// takes a second or two for that.
 const LOST_DEVICE_NS: u64 = 5_000_000_000;
 
 /// What is plugged in where.
@@ -62,7 +63,8 @@ pub fn create_switch() -> Result<u32, Errno> {
     CONFIG.lock().switches.create()
 }
 
-/// What is for outside waits for so long (ns) for a way out of a switch that has gone. ENOENT. ENOMEM: those that wait do as before.
+/// What is for outside waits for so long (ns) for a way out of a switch that has gone. ENOENT. ENOMEM: those that wait
+/// do as before.
 pub fn hold(switch: u32, longest: u64) -> Result<(), Errno> {
     let mut config = CONFIG.lock();
     config.switches.hold(switch, longest)?;
@@ -71,14 +73,14 @@ pub fn hold(switch: u32, longest: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What is for outside waits for so long (ns) though the switch has a way out, unless it gets another one. ENOENT, ENODEV. ENOMEM: nothing has
-/// changed.
+/// What is for outside waits for so long (ns) though the switch has a way out, unless it gets another one. ENOENT,
+/// ENODEV. ENOMEM: nothing has changed.
 pub fn drain(switch: u32, longest: u64) -> Result<(), Errno> {
     CONFIG.lock().drain(switch, longest)
 }
 
-/// What is for outside waits for a while where `d`, which is about to lose its device, is the way out: it would be lost there. It may run on, as
-/// under `xl destroy`, which takes devices away first.
+/// What is for outside waits for a while where `d`, which is about to lose its device, is the way out: it would be lost
+/// there. It may run on, as under `xl destroy`, which takes devices away first.
 pub fn lose_only_device(d: &Domain) {
     let mut config = CONFIG.lock();
     let mut next = Some(0);
@@ -161,16 +163,16 @@ impl Config {
         generation
     }
 
-    /// Between two ways out of a switch: nothing goes by the old one any more, and what is for outside waits, with what is taken back from there in its
-    /// place. If it went by the new one already it would overtake that. Until there is another table, or [`Self::publish_loss`]. No lock of an
-    /// interface's may be held.
+    /// Between two ways out of a switch: nothing goes by the old one any more, and what is for outside waits, with what
+    /// is taken back from there in its place. If it went by the new one already it would overtake that. Until there is
+    /// another table, or [`Self::publish_loss`]. No lock of an interface's may be held.
     pub(super) fn close_way_out(&self, switch: u32) {
         self.switches.close(switch);
         held::settle();
     }
 
-    /// [`Self::publish`], of a switch that has lost a port. Without memory that is an empty place of the old table, and the way out changes there:
-    /// who was sent to an empty place for ever would try for ever.
+    /// [`Self::publish`], of a switch that has lost a port. Without memory that is an empty place of the old table, and
+    /// the way out changes there: who was sent to an empty place for ever would try for ever.
     pub(super) fn publish_loss(&mut self, switch: u32) {
         if self.publish(switch).is_err() {
             let interface = || self.way_out(switch).filter(|p| p.kind(false) == Kind::Uplink);
@@ -180,7 +182,8 @@ impl Config {
         }
     }
 
-    /// What waits for the way out of a switch, which is drained, waits for the next one. No lock of an interface's may be held.
+    /// What waits for the way out of a switch, which is drained, waits for the next one. No lock of an interface's may
+    /// be held.
     fn take_back(&self, switch: u32, now: u64) {
         if let Some(card) = card_of(self, switch) {
             return uplink::take_back(card);
@@ -374,8 +377,8 @@ fn sides(
     Ok((Box::new(tx), Box::new(rx)))
 }
 
-/// Takes the other end of a port of `guest`. EBUSY: the hypervisor has it, for another interface. EINVAL: it does not wait for
-/// the back end.
+/// Takes the other end of a port of `guest`. EBUSY: the hypervisor has it, for another interface. EINVAL: it does not
+/// wait for the back end.
 fn bind(guest: &Domain, line: &Line) -> Result<(), Errno> {
     let mut events = guest.events.lock();
     match events.binding(line.port)? {
@@ -386,7 +389,8 @@ fn bind(guest: &Domain, line: &Line) -> Result<(), Errno> {
     }
 }
 
-/// Takes an interface out of everything. Everything that was its own is back then; others' packets that waited for it are answered.
+/// Takes an interface out of everything. Everything that was its own is back then; others' packets that waited for it
+/// are answered.
 fn unplug(config: &mut Config, handle: Handle) {
     let Some(plugged) = map::take(&mut config.vifs, &handle.place()) else { return };
     let request = plugged.request;
@@ -453,7 +457,8 @@ pub fn lost_port(cookie: u32) {
     }
 }
 
-/// Queues that are let go between two looks at what else there is to do. An interface goes with all of its own, which are as many at most.
+/// Queues that are let go between two looks at what else there is to do. An interface goes with all of its own, which
+/// are as many at most.
 const FORGET_STEPS: u32 = op::VIF_MAX_QUEUES;
 
 /// Lets all interfaces go that `d`, which is dying, has or is the back end of. ERESTART: to be called again.

@@ -1,7 +1,8 @@
 //! Packets for outside that wait while their switch has no way out, or one that is drained.
 //!
-//! They stay in their sender's ring, unanswered, so that it is held back as by a network card that is busy, and none is lost. When there is a
-//! way out again they go there, in their order and before what came later; when none comes in time they are lost, as without a wait.
+//! They stay in their sender's ring, unanswered, so that it is held back as by a network card that is busy, and none is
+//! lost. When there is a way out again they go there, in their order and before what came later; when none comes in
+//! time they are lost, as without a wait.
 
 use super::traffic::{self, Batch, Budget};
 use super::vif::{Handle, Item, Tx, VIFS};
@@ -14,8 +15,9 @@ use ::channel::switch::{Onward, PortId, Recent, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::Progress;
 
-/// A packet of `tx` for outside waits for the next way out, or goes by the one that there is by now (`now`, in ns). It has a reader of its own
-/// until then. `false`: there is to be none, or no room for it, or it has come from outside itself, or it waits already.
+/// A packet of `tx` for outside waits for the next way out, or goes by the one that there is by now (`now`, in ns). It
+/// has a reader of its own until then. `false`: there is to be none, or no room for it, or it has come from outside
+/// itself, or it waits already.
 #[cold]
 pub fn keep(tx: &mut Tx, token: Token, now: u64) -> bool {
     // Whoever makes another table looks at all senders afterwards.
@@ -40,8 +42,8 @@ pub fn look_at(tx: &mut Tx, at: u64) {
     timers::arm_channels(at);
 }
 
-/// What waits at `tx`, whose guest is `guest`, goes out if there is a way, and is lost if none has come in time. `false`: the portion is spent
-/// before all has gone.
+/// What waits at `tx`, whose guest is `guest`, goes out if there is a way, and is lost if none has come in time.
+/// `false`: the portion is spent before all has gone.
 #[cold]
 pub fn send(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut Budget) -> bool {
     let way = table.uplink();
@@ -78,14 +80,15 @@ pub fn send(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
     tx.held.is_empty()
 }
 
-/// The receiver of a packet, at `port`, has gone since its sender read `table`. What was for outside waits for the next way out, if there is to be
-/// one. `true`: it is lost.
+/// The receiver of a packet, at `port`, has gone since its sender read `table`. What was for outside waits for the next
+/// way out, if there is to be one. `true`: it is lost.
 #[cold]
 pub fn is_lost(tx: &mut Tx, table: &Table, port: PortId, token: Token, now: u64) -> bool {
     table.way_out() != Some(port) || !keep(tx, token, now)
 }
 
-/// What has waited for a way out that has gone waits for the next, if there is to be one. No lock of an interface's may be held.
+/// What has waited for a way out that has gone waits for the next, if there is to be one. No lock of an interface's may
+/// be held.
 pub fn put(item: Item) {
     {
         let mut side = item.sender.sides().tx.lock();
@@ -114,8 +117,8 @@ pub fn settle() {
     }
 }
 
-/// What waits at the interfaces of a switch is looked at, since it has a way out again, or the wait is another. No lock of an interface's may
-/// be held.
+/// What waits at the interfaces of a switch is looked at, since it has a way out again, or the wait is another. No lock
+/// of an interface's may be held.
 pub fn go_on(switch: u32, now: u64) {
     for sides in VIFS.iter().take(timed::places()) {
         if let Some(tx) = sides.tx.lock().as_deref_mut().filter(|tx| tx.line.switch == switch && !tx.held.is_empty()) {

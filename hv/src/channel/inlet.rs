@@ -20,7 +20,8 @@ use ::channel::switch::{Forward, PortId, Table};
 use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
 
-/// Frames came from the wire. A guest without room loses them. Those of each guest are his at once, in order, whoever's came in between.
+/// Frames came from the wire. A guest without room loses them. Those of each guest are his at once, in order, whoever's
+/// came in between.
 pub fn received(card: Card, frames: &[Kept]) {
     let begin = |uplink: &mut Uplink| Some((uplink.link()?, uplink.take_tray()?));
     let Some(((switch, is_believed), mut tray)) = uplink::with(card, begin).flatten() else { return };
@@ -37,8 +38,8 @@ pub fn received(card: Card, frames: &[Kept]) {
     });
 }
 
-/// What is much work for few frames may take so long, in ns: those for all, with many interfaces, and those that are cut into tiny segments. All of it is
-/// done before the guests of this CPU go on.
+/// What is much work for few frames may take so long, in ns: those for all, with many interfaces, and those that are
+/// cut into tiny segments. All of it is done before the guests of this CPU go on.
 const LONG_NS: u64 = 1_000_000;
 /// A frame that has more bytes than this is much work for each of many interfaces.
 const LONG: u32 = 4096;
@@ -178,8 +179,8 @@ fn held(p: &Piece) -> Fragment<Held> {
     Fragment { frame: Held::by_card(p.frame), offset: p.offset, len: p.len }
 }
 
-/// What is not for one is for all, or for nobody. `false`: it was for nobody; or it is lost, to some at least, since it would take too long. Nobody
-/// sends segments of TCP to all, and to cut them for each would take longest.
+/// What is not for one is for all, or for nobody. `false`: it was for nobody; or it is lost, to some at least, since it
+/// would take too long. Nobody sends segments of TCP to all, and to cut them for each would take longest.
 #[inline(never)]
 fn flood(
     receiver: &mut Option<Receiver>,
@@ -229,8 +230,8 @@ impl Receiver {
         Some(Self { port, guest, side, merger })
     }
 
-    /// A frame is his, if there is room now. If `whole` says where all of it lies, it may be put together with others. What the card has not
-    /// said about its checksum is found out then: the guest would have to.
+    /// A frame is his, if there is room now. If `whole` says where all of it lies, it may be put together with others.
+    /// What the card has not said about its checksum is found out then: the guest would have to.
     #[inline]
     fn give(&mut self, view: View<'_, Held>, whole: Option<Fragment<Held>>) {
         let Some(rx) = self.side.as_deref_mut() else { return };
@@ -244,7 +245,8 @@ impl Receiver {
     }
 }
 
-/// Puts a frame together with those that are in `merger`; these go on if it does not follow them. `false`: it is in no other.
+/// Puts a frame together with those that are in `merger`; these go on if it does not follow them. `false`: it is in no
+/// other.
 #[inline(never)]
 fn merge(
     merger: &mut Merger<Held>,
@@ -298,8 +300,8 @@ fn put(rx: &mut Rx, guest: &Domain, view: View<'_, Held>) {
     }
 }
 
-/// Of a frame that is cut for its guest the other segments follow, as far as there is room for them: it waits nowhere. The driver's buffer is held
-/// meanwhile.
+/// Of a frame that is cut for its guest the other segments follow, as far as there is room for them: it waits nowhere.
+/// The driver's buffer is held meanwhile.
 #[cold]
 fn put_rest(rx: &mut Rx, guest: &Domain, view: View<'_, Held>, mut progress: Progress) {
     let (mut before, mut patience) = (Progress::default(), Patience::default());

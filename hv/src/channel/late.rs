@@ -1,5 +1,6 @@
-//! Interfaces and disks that are busy, whose ends notify only now and then: each is looked at by the CPU on which one of them notified last, when a
-//! vCPU of theirs goes to sleep there, and in any case after [`LATE_NS`]. Then a sender sees the answers that were kept for it, too.
+//! Interfaces and disks that are busy, whose ends notify only now and then: each is looked at by the CPU on which one
+//! of them notified last, when a vCPU of theirs goes to sleep there, and in any case after [`LATE_NS`]. Then a sender
+//! sees the answers that were kept for it, too.
 //!
 //! A guest may send by one CPU and sleep on another: for that there is the timer.
 
@@ -56,8 +57,9 @@ pub fn put_off_all() {
     timers::arm_senders(tsc::now_ns().saturating_add(LATE_NS));
 }
 
-/// Has those looked at that this CPU looks after: all, or those of a domain, a vCPU of which goes to sleep. `look` does so, told the name, and says
-/// whether there is more to do. What is done for a domain that does not run here takes a stretch at most.
+/// Has those looked at that this CPU looks after: all, or those of a domain, a vCPU of which goes to sleep. `look` does
+/// so, told the name, and says whether there is more to do. What is done for a domain that does not run here takes a
+/// stretch at most.
 pub fn work(of: Option<u16>, mut look: impl FnMut(u32) -> bool) {
     let me = this_cpu();
     me.looks_after.set(false);

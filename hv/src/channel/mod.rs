@@ -1,22 +1,27 @@
-//! Device channels: the hypervisor's own end of guests' network interfaces, and the switch between them; and that of their disks ([`disk`]).
+//! Device channels: the hypervisor's own end of guests' network interfaces, and the switch between them; and that of
+//! their disks ([`disk`]).
 //!
-//! The control domain's daemon plugs an interface in ([`connect`]): from then on the hypervisor holds both rings by the guest's
-//! grants and its ports as the other end. When the guest notifies, what it has sent is passed on in the notifying vCPU's time
-//! ([`traffic`]), in portions between which the CPU does other work; one that sends a lot notifies only now and then ([`late`]). Nothing is
-//! mapped, no other domain runs. What is decided about
-//! a packet is decided in the crate `channel`; here are locks, time, grants and events. What is promised is `docs/channels.md`.
+//! The control domain's daemon plugs an interface in ([`connect`]): from then on the hypervisor holds both rings by the
+//! guest's grants and its ports as the other end. When the guest notifies, what it has sent is passed on in the
+//! notifying vCPU's time ([`traffic`]), in portions between which the CPU does other work; one that sends a lot
+//! notifies only now and then ([`late`]). Nothing is mapped, no other domain runs. What is decided about
+//! a packet is decided in the crate `channel`; here are locks, time, grants and events. What is promised is
+//! `docs/channels.md`.
 //!
 //! Each interface has two locks, one for each direction, in places that are there for ever:
 //!
-//! - its *transmit* side: ring, journal, the packet in hand. Held while a packet of it is read, so that its grants stay in use.
+//! - its *transmit* side: ring, journal, the packet in hand. Held while a packet of it is read, so that its grants stay
+//!   in use.
 //! - its *receive* side: ring and backlog. Taken while a transmit side is held, one at a time.
 //!
-//! What is for outside while a switch has no way out, because its driver domain is being replaced, waits at its sender ([`held`]).
+//! What is for outside while a switch has no way out, because its driver domain is being replaced, waits at its sender
+//! ([`held`]).
 //!
-//! A network card that a twin drives ([`uplink`]) has one, with what waits for it. What domains ask of their PCI devices' back end is answered in [`pci`].
+//! A network card that a twin drives ([`uplink`]) has one, with what waits for it. What domains ask of their PCI
+//! devices' back end is answered in [`pci`].
 //!
-//! Lock order: what is plugged in ([`connect`]), a transmit side, a receive side or a card, a switch's table; then the locks of domains
-//! (grants, events): rows 40, 60, 70, 80, 180 and 190 of `docs/architecture.md`.
+//! Lock order: what is plugged in ([`connect`]), a transmit side, a receive side or a card, a switch's table; then the
+//! locks of domains (grants, events): rows 40, 60, 70, 80, 180 and 190 of `docs/architecture.md`.
 
 mod access;
 mod cards;

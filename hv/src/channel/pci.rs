@@ -1,8 +1,9 @@
-//! PCI front ends that the hypervisor answers in their back end's place ([`serve_from_now`]): a question costs no switch to the back end's domain and back, of which
-//! a kernel that looks for its devices asks hundreds while guests wait, and a driver may use messages, end that, and use them again.
+//! PCI front ends that the hypervisor answers in their back end's place ([`serve_from_now`]): a question costs no
+//! switch to the back end's domain and back, of which a kernel that looks for its devices asks hundreds while guests
+//! wait, and a driver may use messages, end that, and use them again.
 //!
-//! The back end stays connected, and is what the tools talk to; it hears nothing of what is asked. What is answered is decided in
-//! `hv_core::passthrough::front`.
+//! The back end stays connected, and is what the tools talk to; it hears nothing of what is asked. What is answered is
+//! decided in `hv_core::passthrough::front`.
 //!
 //! Lock order: the list, a front; then what follows the channels' locks, and the table of who owns which function:
 //! rows 100 and 210 of `docs/architecture.md`.
@@ -123,7 +124,8 @@ pub fn forget(d: &Domain) {
     drop(fronts);
 }
 
-/// Answers what is asked, by the front end whose port has this name. `false`: none is answered here by that name any more.
+/// Answers what is asked, by the front end whose port has this name. `false`: none is answered here by that name any
+/// more.
 pub fn serve(cookie: u32) -> bool {
     let Ok(id) = u16::try_from(cookie & !PCI_EVENT) else { return false };
     let found = FRONTS.lock().get(&id).cloned();

@@ -96,8 +96,8 @@ impl Switches {
         Ok(())
     }
 
-    /// The way out of a switch, which is this interface or its card, is drained for so long (ns), if it is not replaced; to be published. What was
-    /// before. ENOENT, ENODEV.
+    /// The way out of a switch, which is this interface or its card, is drained for so long (ns), if it is not
+    /// replaced; to be published. What was before. ENOENT, ENODEV.
     pub fn drain(&mut self, switch: u32, way: Option<Handle>, longest: u64) -> Result<Option<Drain>, Errno> {
         self.check(switch)?;
         let place = (switch & PLACE) as usize;
@@ -111,7 +111,8 @@ impl Switches {
         self.drains[(switch & PLACE) as usize] = before;
     }
 
-    /// A table for a switch that has `ports`, and of which `way` is the interface that is the way out, or whose card is. ENOMEM.
+    /// A table for a switch that has `ports`, and of which `way` is the interface that is the way out, or whose card
+    /// is. ENOMEM.
     pub fn build(&mut self, switch: u32, way: Option<Handle>, ports: &[Port]) -> Result<New, Errno> {
         let table = self.table_of(ports)?;
         let drain = self.drains[(switch & PLACE) as usize];
@@ -148,7 +149,8 @@ impl Switches {
         }
     }
 
-    /// There is no memory for another table, and a switch has lost a port: its table stays, but for its way out, which is `way` from now on, or none.
+    /// There is no memory for another table, and a switch has lost a port: its table stays, but for its way out, which
+    /// is `way` from now on, or none.
     pub fn lead(&mut self, switch: u32, way: Option<PortId>) {
         let place = (switch & PLACE) as usize;
         let Some(table) = TABLES[place].lock().clone() else { return };

@@ -1,5 +1,5 @@
-//! What device channels do when nobody notifies: senders that have credit again, packets that have waited for too long, and
-//! what was left over.
+//! What device channels do when nobody notifies: senders that have credit again, packets that have waited for too long,
+//! and what was left over.
 
 use super::traffic::{self, Budget, Look, TICK_NS};
 use super::vif::{Handle, VIFS};

@@ -22,8 +22,9 @@ const PORTION: u32 = 128 << 10;
 const EACH: u32 = 1 << 10;
 /// How often it is looked whether a guest has posted pages meanwhile. One that posts and takes back gets no more.
 const LOOKS: u32 = 3;
-/// Slots of a sender that may wait for their receivers. The rest of its ring is for what goes elsewhere: one who takes nothing
-/// keeps nobody from sending to others. All of it may wait for the way out: there a sender is held back, as by a network card.
+/// Slots of a sender that may wait for their receivers. The rest of its ring is for what goes elsewhere: one who takes
+/// nothing keeps nobody from sending to others. All of it may wait for the way out: there a sender is held back, as by
+/// a network card.
 const MAY_WAIT: u32 = XEN_NETIF_TX_RING_SIZE / 2;
 /// Packets that wait are looked at so often, in ns.
 pub const TICK_NS: u64 = 1_000_000_000;
@@ -149,7 +150,8 @@ fn ended(tx: &mut Tx) -> Rest {
     Rest::Done
 }
 
-/// The packet in hand goes where it belongs. It is charged whatever becomes of it: its sender may fill its slot again at once.
+/// The packet in hand goes where it belongs. It is charged whatever becomes of it: its sender may fill its slot again
+/// at once.
 #[inline]
 fn pass_on(
     tx: &mut Tx,
@@ -212,8 +214,8 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// The packet in the hand of `tx` goes to a port. `false`: it waits there. It is charged afterwards, since one that was begun goes as a whole;
-    /// and here for all ways that it may go, also where it is lost.
+    /// The packet in the hand of `tx` goes to a port. `false`: it waits there. It is charged afterwards, since one that
+    /// was begun goes as a whole; and here for all ways that it may go, also where it is lost.
     #[inline(always)]
     pub fn pass(&mut self, tx: &mut Tx, port: PortId, item: Item) -> bool {
         let is_done = match at_port(port) {
@@ -257,7 +259,8 @@ impl Batch<'_> {
             rx.queue.stats.dropped += 1;
             return true;
         }
-        // Whoever comes behind others goes on with them. Without room the guest will notify; else it is only that this portion is spent.
+        // Whoever comes behind others goes on with them. Without room the guest will notify; else it is only that this
+        // portion is spent.
         let may_go_on = is_first && !is_full;
         timers::arm_channels(if may_go_on { self.now } else { self.now.saturating_add(TICK_NS) });
         false
@@ -295,8 +298,8 @@ pub fn put(rx: &mut Rx, guest: &Domain, packet: View<'_, Held>, progress: &mut P
     }
 }
 
-/// The same, of a packet that was `delivered` so at the first attempt, `before` which it was so far. Once segments have gone it is not looked again: so
-/// many go for what a packet may cost, and the rest is charged anew.
+/// The same, of a packet that was `delivered` so at the first attempt, `before` which it was so far. Once segments have
+/// gone it is not looked again: so many go for what a packet may cost, and the rest is charged anew.
 #[cold]
 fn put_again(
     rx: &mut Rx,
@@ -404,8 +407,9 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
     true
 }
 
-/// Makes a packet of `tx` that waits for `receiver` anew, and decides on it by `table`: its sender may have changed it meanwhile, so that it does not
-/// go there any more. It is passed on by the same table: another one may have ports that this one does not know, and that refuse what comes by it.
+/// Makes a packet of `tx` that waits for `receiver` anew, and decides on it by `table`: its sender may have changed it
+/// meanwhile, so that it does not go there any more. It is passed on by the same table: another one may have ports that
+/// this one does not know, and that refuse what comes by it.
 pub fn onward(tx: &mut Tx, (table, recent): (&Table, &mut Recent), receiver: PortId, token: Token) -> Onward {
     if !tx.queue.rebuild(token, &Bytes, &mut tx.packet) {
         return Onward::Not;
@@ -436,8 +440,8 @@ impl Again {
         self.table.as_ref().is_some_and(|table| table.uplink() == Some(port))
     }
 
-    /// The packet in the hand of `tx`, whose guest is `guest`, has waited for another port than the one that it goes to now: it goes there, or waits there.
-    /// No lock but that of `tx` may be held.
+    /// The packet in the hand of `tx`, whose guest is `guest`, has waited for another port than the one that it goes to
+    /// now: it goes there, or waits there. No lock but that of `tx` may be held.
     #[cold]
     fn pass(&self, tx: &mut Tx, guest: &Domain, port: PortId, item: Item, now: u64, budget: &mut Budget) {
         let item = Item { progress: Progress::default(), ..item };

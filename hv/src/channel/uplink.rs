@@ -1,9 +1,9 @@
 //! A network card that a twin drives, as its switch's way out.
 //!
-//! A packet is copied into a buffer of the card's, cut and summed if the card does neither, while the guest sends it: no grant of a
-//! guest's is in use for the card's sake. The guest is answered when the driver is done with all pieces, which holds it back when
-//! the card is slow. A packet in one piece is the card's to answer; of one that is cut each piece is one more reader. Without a buffer
-//! it waits for its turn ([`Turns`]), until the driver is done with others.
+//! A packet is copied into a buffer of the card's, cut and summed if the card does neither, while the guest sends it:
+//! no grant of a guest's is in use for the card's sake. The guest is answered when the driver is done with all pieces,
+//! which holds it back when the card is slow. A packet in one piece is the card's to answer; of one that is cut each
+//! piece is one more reader. Without a buffer it waits for its turn ([`Turns`]), until the driver is done with others.
 
 use super::access::{Bytes, Held, RingPage};
 use super::held;
@@ -117,7 +117,8 @@ impl Uplink {
         FEW + u64::from(nr_queues) * (turns + Tray::FRAMES) as u64
     }
 
-    /// One without a switch, which belongs to the domain's interface in that place; and whether sums and segments are left to it. ENOMEM.
+    /// One without a switch, which belongs to the domain's interface in that place; and whether sums and segments are
+    /// left to it. ENOMEM.
     pub fn new(
         card: Card,
         domain: &Domain,
@@ -265,8 +266,8 @@ struct Out {
 }
 
 impl Out {
-    /// The packet in the hand of `tx` goes out, if there is room. Whoever takes the card away waits until it is copied. `more`: how many of the same
-    /// sender's follow, if it is known; else as many as are in his ring.
+    /// The packet in the hand of `tx` goes out, if there is room. Whoever takes the card away waits until it is copied.
+    /// `more`: how many of the same sender's follow, if it is known; else as many as are in his ring.
     #[inline(always)]
     fn send(self, tx: &mut Tx, item: &mut Item, now: u64, more: Option<u16>, budget: &mut Budget) -> Went {
         let Tx { packet, queue, ahead: Ahead { rooms, .. }, .. } = tx;
@@ -282,7 +283,8 @@ impl Out {
         }
     }
 
-    /// The same of a packet that is cut, or summed here. Apart, so that what is said of a plain one need not lie in memory.
+    /// The same of a packet that is cut, or summed here. Apart, so that what is said of a plain one need not lie in
+    /// memory.
     #[inline(never)]
     fn send_changed(self, tx: &mut Tx, item: &mut Item, now: u64, more: Option<u16>, budget: &mut Budget) -> Went {
         let Tx { packet, queue, ahead: Ahead { rooms, .. }, .. } = tx;
@@ -392,8 +394,8 @@ impl frames::Card<Held> for Way<'_> {
     }
 }
 
-/// Copies what is behind a frame's header into the pages of the next room: the fragments, how many bytes of them come first that are not its, and
-/// its bytes.
+/// Copies what is behind a frame's header into the pages of the next room: the fragments, how many bytes of them come
+/// first that are not its, and its bytes.
 #[cold]
 #[inline(never)]
 fn spread((fragments, skip, body): (&[Fragment<Held>], u32, u32), rooms: &Rooms, nr_pages: usize) {
@@ -465,7 +467,8 @@ pub fn take_back(card: Card) {
     }
 }
 
-/// What an interface, which is gone, had waiting is forgotten; `line` is that of one of its queues, each of which is to be forgotten.
+/// What an interface, which is gone, had waiting is forgotten; `line` is that of one of its queues, each of which is to
+/// be forgotten.
 pub fn forget(line: &Line) {
     for place in UPLINKS.iter().take(USED.load(Ordering::Relaxed)) {
         if let Some(uplink) = place.lock().as_deref_mut() {
@@ -480,8 +483,9 @@ pub fn forget(line: &Line) {
 
 /// The packet in the hand of `tx` goes to the card at `port`. `false`: it waits there, or the card has it.
 ///
-/// Only whether it may go at once is settled with the card locked, for this packet and those that follow it: it is copied without, so that several
-/// guests' packets are copied at one time. Its sender's order is kept, since its transmit side is held.
+/// Only whether it may go at once is settled with the card locked, for this packet and those that follow it: it is
+/// copied without, so that several guests' packets are copied at one time. Its sender's order is kept, since its
+/// transmit side is held.
 #[inline(never)]
 pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) -> bool {
     let out = match tx.ahead.to {
@@ -508,7 +512,8 @@ pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) ->
     wait(batch, tx, port, item, Some((out.card, went)))
 }
 
-/// The card at a place, if the packets of `batch` may go there. The table may be an old one, and the place another's by now.
+/// The card at a place, if the packets of `batch` may go there. The table may be an old one, and the place another's by
+/// now.
 #[inline]
 fn its<'a>(side: &'a mut Option<Box<Uplink>>, batch: &Batch<'_>) -> Option<&'a mut Uplink> {
     let is_linked = |(switch, joined): (u32, u64)| switch == batch.switch && joined <= batch.table.generation();
@@ -568,8 +573,8 @@ pub fn transmitted(card: Card, cookies: &[u64]) {
     }
 }
 
-/// A card is gone, and the driver has not sent these pieces of packets, as far as is known: the packets wait for the next way out, as a whole. So the
-/// outside may see one twice.
+/// A card is gone, and the driver has not sent these pieces of packets, as far as is known: the packets wait for the
+/// next way out, as a whole. So the outside may see one twice.
 #[cold]
 pub fn unsent(cookies: &[u64]) {
     for cookie in cookies {
@@ -577,7 +582,8 @@ pub fn unsent(cookies: &[u64]) {
     }
 }
 
-/// At most [`lots::MOST`] pieces are done with: each sender is answered at once for all of his, whoever's came in between.
+/// At most [`lots::MOST`] pieces are done with: each sender is answered at once for all of his, whoever's came in
+/// between.
 fn answer(cookies: &[u64]) {
     let Some((first, rest)) = cookies.split_first() else { return };
     let sender = sender_of(*first);
@@ -591,7 +597,8 @@ fn answer(cookies: &[u64]) {
     }
 }
 
-/// What waits for a card goes on, as far as there is room in its queues, one of which does not wait for another. `true`: there may be more.
+/// What waits for a card goes on, as far as there is room in its queues, one of which does not wait for another.
+/// `true`: there may be more.
 fn refill(card: Card, now: u64, budget: &mut Budget) -> bool {
     let begin = |uplink: &mut Uplink| {
         let (first, count) = (uplink.first, uplink.queues.len());
@@ -617,8 +624,8 @@ fn refill_queue(card: Card, queue: usize, now: u64, budget: &mut Budget) -> bool
 /// Packets that go to a card without its being let go of.
 const RUN: u16 = 8;
 
-/// Tries once more to send `item`, which waits for a queue of a card, and what follows it in its sender's turn. `false`: there is no room, or the
-/// portion is spent.
+/// Tries once more to send `item`, which waits for a queue of a card, and what follows it in its sender's turn.
+/// `false`: there is no room, or the portion is spent.
 fn retry(card: Card, queue: usize, mut item: Item, now: u64, budget: &mut Budget) -> bool {
     let mut sender = item.sender.sides().tx.lock();
     let mut side = UPLINKS[card.place()].lock();
@@ -672,7 +679,8 @@ fn retry(card: Card, queue: usize, mut item: Item, now: u64, budget: &mut Budget
     !matches!(went, Went::Not)
 }
 
-/// Looks at all cards at time `now` (ns): what has waited for too long is lost, the rest tried again. When they are to be looked at again.
+/// Looks at all cards at time `now` (ns): what has waited for too long is lost, the rest tried again. When they are to
+/// be looked at again.
 pub fn look(now: u64) -> u64 {
     let (mut next, mut budget) = (u64::MAX, Budget::default());
     for place in UPLINKS.iter().take(USED.load(Ordering::Relaxed)) {

@@ -1,7 +1,8 @@
 //! A guest's interface: its queues with their two sides each, and where they are found.
 //!
-//! An interface has as many places as it has queues, one after the other, so that a queue is all that most of this has to do with: what guests send by
-//! two of them, or receive, has no lock in common. Its port in the switch is the place of its first one.
+//! An interface has as many places as it has queues, one after the other, so that a queue is all that most of this has
+//! to do with: what guests send by two of them, or receive, has no lock in common. Its port in the switch is the place
+//! of its first one.
 
 use super::access::{GuestGrants, Held, RingPage};
 use super::disk::DISK_EVENT;
@@ -36,7 +37,8 @@ const PLACE: u32 = MAX_VIFS as u32 - 1;
 /// Counts connections, in a name.
 const GENERATION_SHIFT: u32 = 12;
 
-/// Names a queue of an interface, and the first one the interface itself: its place, and a count of all connections so far, modulo 2^18.
+/// Names a queue of an interface, and the first one the interface itself: its place, and a count of all connections so
+/// far, modulo 2^18.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(u32);
 

@@ -1,4 +1,5 @@
-//! The processor: privileged instructions, each wrapped once, ports, the first serial port, and what each CPU knows of itself.
+//! The processor: privileged instructions, each wrapped once, ports, the first serial port, and what each CPU knows of
+//! itself.
 //!
 //! Nothing here needs memory management; everything else stands on it.
 
@@ -260,14 +261,16 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, count: usize) {
 
 /// Copies bytes of which somebody else may write some meanwhile. Where the two overlap it is not said what comes out.
 ///
-/// One string instruction, to an aligned address, with the first and the last word apart: a copy of headers is too short for more of them.
+/// One string instruction, to an aligned address, with the first and the last word apart: a copy of headers is too
+/// short for more of them.
 ///
 /// # Safety
 /// 1. `from` may be read and `to` written, `len` bytes.
 #[inline(always)]
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     const WORD: usize = size_of::<u64>();
-    // SAFETY: (1). The words at the ends are inside, and so are the whole words between an aligned address in the first and the end.
+    // SAFETY: (1). The words at the ends are inside, and so are the whole words between an aligned address in the first
+    // and the end.
     unsafe {
         let Some(end) = len.checked_sub(WORD) else { return copy_bytes(from, to, len) };
         let last = from.add(end).cast::<u64>().read_unaligned();
@@ -292,16 +295,17 @@ pub fn rdtsc_ordered() -> u64 {
     rdtsc()
 }
 
-/// Interrupts may be let in here: this CPU holds no lock that interrupt handlers take, and no reference to per-CPU data that they
-/// use. It takes no room. The entry code makes one and hands it down to those who may let interrupts in; there is no other way to
-/// do that, so whoever is not given one is never interrupted.
+/// Interrupts may be let in here: this CPU holds no lock that interrupt handlers take, and no reference to per-CPU data
+/// that they use. It takes no room. The entry code makes one and hands it down to those who may let interrupts in;
+/// there is no other way to do that, so whoever is not given one is never interrupted.
 pub struct Interruptible<'a>(PhantomData<&'a mut *mut ()>);
 
 impl Interruptible<'_> {
     /// For the entry code, and for nobody else.
     ///
     /// # Safety
-    /// 1. This CPU has just begun to run the hypervisor: it holds no lock and no such reference. 2. Whoever gets the result, or what
+    /// 1. This CPU has just begun to run the hypervisor: it holds no lock and no such reference. 2. Whoever gets the
+    ///    result, or what
     ///    [`Self::again`] makes of it, holds none of those locks when it uses it.
     #[inline(always)]
     pub const unsafe fn on_entry() -> Self {

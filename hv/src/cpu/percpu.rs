@@ -1,10 +1,10 @@
 //! Per-CPU data, found through the stack pointer.
 //!
 //! Each CPU has one stack block of [`STACK_SIZE`] bytes, aligned to its size. At its top lies [`CpuInfo`]; below it the
-//! normal stack; at the bottom the interrupt stacks of the exceptions that must not use the normal one. Below each of them
-//! nothing is mapped ([`crate::arch::stacks`]): who needs more than there is gets a #DF, not a neighbour. Because every
-//! stack of a CPU lies in the same block, masking `rsp` finds [`CpuInfo`] in any context, and neither GS nor FS base
-//! has to be touched: they keep the guest's values while the hypervisor runs.
+//! normal stack; at the bottom the interrupt stacks of the exceptions that must not use the normal one. Below each of
+//! them nothing is mapped ([`crate::arch::stacks`]): who needs more than there is gets a #DF, not a neighbour. Because
+//! every stack of a CPU lies in the same block, masking `rsp` finds [`CpuInfo`] in any context, and neither GS nor FS
+//! base has to be touched: they keep the guest's values while the hypervisor runs.
 //!
 //! ```text
 //!  top  +--------------------------------+ <- block + STACK_SIZE
@@ -81,7 +81,8 @@ pub struct CpuInfo {
     pub pending: AtomicU32,
     /// The vCPU whose registers are in `guest_regs`; null while idle. Typed by `domain::vcpu`, which alone touches it.
     pub current: Cell<*const ()>,
-    /// The cache of page tables on which that vCPU runs; null if it runs on its own. The TLB is never flushed without it.
+    /// The cache of page tables on which that vCPU runs; null if it runs on its own. The TLB is never flushed without
+    /// it.
     cache: Cell<*const Vtlb>,
     /// LAPIC id of this CPU.
     pub apic_id: Cell<u32>,
@@ -155,8 +156,9 @@ pub fn this_cpu() -> &'static CpuInfo {
     // SAFETY: reading the stack pointer has no effect.
     unsafe { core::arch::asm!("mov {}, rsp", out(reg) rsp, options(nomem, nostack, preserves_flags, pure)) };
     let info = (rsp | (STACK_SIZE - 1)) + 1 - CPU_INFO_FROM_TOP;
-    // SAFETY: all hypervisor code runs on a stack inside a block whose top holds an initialised `CpuInfo` (`init_block`).
-    // The fields that change are `Cell`s (only touched by this CPU) or atomics; `guest_regs` is reached by raw pointer.
+    // SAFETY: all hypervisor code runs on a stack inside a block whose top holds an initialised `CpuInfo`
+    // (`init_block`). The fields that change are `Cell`s (only touched by this CPU) or atomics; `guest_regs` is reached
+    // by raw pointer.
     unsafe { &*(info as *const CpuInfo) }
 }
 
@@ -192,8 +194,8 @@ pub fn online_count() -> usize {
 /// Returns the stack pointer with which that CPU may start.
 ///
 /// # Safety
-/// 1. `block` is a stack block, aligned to [`STACK_SIZE`], whose parts in [`MAPPED`] are zeroed, writable and owned by the
-///    caller for ever.
+/// 1. `block` is a stack block, aligned to [`STACK_SIZE`], whose parts in [`MAPPED`] are zeroed, writable and owned by
+///    the caller for ever.
 pub unsafe fn init_block(block: *mut u8, cpu: usize, apic_id: u32) -> u64 {
     let info = block.wrapping_add(STACK_SIZE - CPU_INFO_FROM_TOP).cast::<CpuInfo>();
     // SAFETY: (1): the bytes are ours, and zero is valid for every field.

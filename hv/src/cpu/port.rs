@@ -1,5 +1,5 @@
-//! Accesses to I/O ports. To read one is safe: it touches no memory of ours, and no device answers with more. What is written may
-//! make a device write to any memory, or stop the machine.
+//! Accesses to I/O ports. To read one is safe: it touches no memory of ours, and no device answers with more. What is
+//! written may make a device write to any memory, or stop the machine.
 
 use core::arch::asm;
 
@@ -64,7 +64,8 @@ pub unsafe fn outl(port: u16, value: u32) {
 pub fn ins(port: u16, width: u8, data: &mut [u8]) {
     let count = data.len() / usize::from(width);
     let to = data.as_mut_ptr();
-    // SAFETY: `data` is valid for writes of `count` items of `width` bytes; Rust code runs with DF clear. Else as `inb`.
+    // SAFETY: `data` is valid for writes of `count` items of `width` bytes; Rust code runs with DF clear. Else as
+    // `inb`.
     unsafe {
         match width {
             1 => {

@@ -1,5 +1,5 @@
-//! The screen, for messages until domain 0 gets it: a BIOS's text mode, or the frame buffer that the loader set up. What
-//! stands where is decided in `hv_core::screen`.
+//! The screen, for messages until domain 0 gets it: a BIOS's text mode, or the frame buffer that the loader set up.
+//! What stands where is decided in `hv_core::screen`.
 
 use crate::sync::Mutex;
 use hv_core::screen::{Cells, Format, Glyphs, Terminal};

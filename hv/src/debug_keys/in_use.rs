@@ -1,5 +1,5 @@
-//! Key `u`: what is in use, in a line for the machine and one for each domain. What came with a domain and its devices is
-//! gone when it is; so a test compares the lines from before and after.
+//! Key `u`: what is in use, in a line for the machine and one for each domain. What came with a domain and its devices
+//! is gone when it is; so a test compares the lines from before and after.
 
 use super::{each_domain, say};
 use crate::arch::vectors;

@@ -1,7 +1,7 @@
 //! Event channels: the shell around `hv_core::evtchn`.
 //!
-//! Each domain's channels are in one lock. Two domains' locks are taken in the order of domain ids ([`with_both`]). Under
-//! them come the scheduler's lock and, for physical interrupts, the lock of the interrupt tables.
+//! Each domain's channels are in one lock. Two domains' locks are taken in the order of domain ids ([`with_both`]).
+//! Under them come the scheduler's lock and, for physical interrupts, the lock of the interrupt tables.
 
 use crate::domain::ports::Channels;
 use crate::domain::vcpu::{stop, Vcpu};
@@ -19,7 +19,8 @@ static NO_UPCALL: AtomicU8 = AtomicU8::new(0);
 
 fn shared_word(d: &Domain, offset: usize) -> &AtomicU64 {
     debug_assert!(offset.is_multiple_of(8) && offset < x86::PAGE_SIZE);
-    // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest's writes are met by atomics.
+    // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest's writes are met by
+    // atomics.
     unsafe { AtomicU64::from_ptr(d.shared_info_ptr().add(offset).cast()) }
 }
 
@@ -97,8 +98,8 @@ pub fn with_both<R>(a: &Domain, b: &Domain, f: impl FnOnce(&mut Channels, &mut C
     }
 }
 
-/// Sends an event from port `port` of `d`. If the hypervisor itself is at the other end the result is its name for it, and the
-/// caller sees to it. EINVAL if it is not a port to send on.
+/// Sends an event from port `port` of `d`. If the hypervisor itself is at the other end the result is its name for it,
+/// and the caller sees to it. EINVAL if it is not a port to send on.
 #[inline]
 pub fn send(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
     if let Some(cookie) = d.diverted(port) {
@@ -123,8 +124,8 @@ pub fn send_on(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
     Ok(None)
 }
 
-/// Closes a port of `d`. If the hypervisor itself was at the other end the result is its name for it, and the caller sees to
-/// it. EINVAL if it is not open.
+/// Closes a port of `d`. If the hypervisor itself was at the other end the result is its name for it, and the caller
+/// sees to it. EINVAL if it is not open.
 pub fn close(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
     if d.diverted(port).is_some() {
         d.divert_nothing();
@@ -148,8 +149,8 @@ pub fn close(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
     }
 }
 
-/// Closes all ports of `d` and goes back to the 2-level layout. `lost` is told of those at whose other end the hypervisor was,
-/// by its names for them. `false`: `preempt` asked to stop; call again.
+/// Closes all ports of `d` and goes back to the 2-level layout. `lost` is told of those at whose other end the
+/// hypervisor was, by its names for them. `false`: `preempt` asked to stop; call again.
 pub fn reset(d: &Domain, lost: impl Fn(u32), mut preempt: impl FnMut() -> bool) -> Result<bool, Errno> {
     let mut from = 0;
     loop {
@@ -181,7 +182,8 @@ pub fn poll(v: &Vcpu, ports: &[Port]) -> Result<bool, Errno> {
     Ok(wait)
 }
 
-/// What `v` polls for may have come by another way than an event: it looks again. One that is about to poll does not sleep.
+/// What `v` polls for may have come by another way than an event: it looks again. One that is about to poll does not
+/// sleep.
 pub fn end_poll(v: &Vcpu) {
     v.poll_is_over.store(true, Ordering::SeqCst);
     sched::start(v, stop::POLLING);

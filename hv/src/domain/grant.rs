@@ -1,6 +1,7 @@
 //! Grants: the shell around `hv_core::grant`.
 //!
-//! Lock order: the mapper's MMU lock, the mapper's handles, the granter's table: rows 160 and 180 of `docs/architecture.md`.
+//! Lock order: the mapper's MMU lock, the mapper's handles, the granter's table: rows 160 and 180 of
+//! `docs/architecture.md`.
 
 use crate::arch::tlb;
 use crate::cpu;
@@ -148,8 +149,9 @@ pub fn map(
     Ok((handle, mfn))
 }
 
-/// First half of an unmap: clears the page-table entry at `place` (if there is one to clear) and takes the parts off the
-/// handle. `with`: whose entry moves there, as of then. `Ok(None)`: nothing was asked for. The caller flushes, then calls [`unmap_finish`].
+/// First half of an unmap: clears the page-table entry at `place` (if there is one to clear) and takes the parts off
+/// the handle. `with`: whose entry moves there, as of then. `Ok(None)`: nothing was asked for. The caller flushes, then
+/// calls [`unmap_finish`].
 #[inline(always)]
 pub fn unmap(
     mapper: &Domain,
@@ -230,8 +232,8 @@ pub fn release(mapper: &Domain) -> Result<(), Errno> {
     Err(Errno::ERESTART)
 }
 
-/// The same for one that does not run and has no page tables now, but keeps its devices. As ever a use ends only when nothing reaches
-/// the frame through it.
+/// The same for one that does not run and has no page tables now, but keeps its devices. As ever a use ends only when
+/// nothing reaches the frame through it.
 pub fn give_up(mapper: &Domain) -> Result<(), Errno> {
     let mut from = 0;
     for _ in 0..RELEASE_STEPS as usize / FLUSHED_AT_ONCE {

@@ -47,13 +47,14 @@ impl DomainGrants {
         self.track().set_max_frames(max_maptrack_frames);
     }
 
-    /// The table is no longer lent to its domain, which is dead: its frames stay as long as others map them, and the table
-    /// itself as long as the domain.
+    /// The table is no longer lent to its domain, which is dead: its frames stay as long as others map them, and the
+    /// table itself as long as the domain.
     pub fn end_loans(&self) {
         self.table().frames().iter().for_each(LentPage::end_loan);
     }
 
-    /// Makes the table of `d`, whose grants these are, at least `nr_frames` long. That of a dying domain stays as it is.
+    /// Makes the table of `d`, whose grants these are, at least `nr_frames` long. That of a dying domain stays as it
+    /// is.
     pub fn grow(&self, d: &Domain, nr_frames: u32) -> Result<(), GntStatus> {
         let mut table = self.table();
         if table.frames().len() < nr_frames as usize && d.is_dying() {

@@ -46,8 +46,8 @@ pub fn end_loan(domid: u16, mfn: Mfn) {
     let _ = mmu().end_loan(DomId(domid), mfn);
 }
 
-/// Frees a page that was lent to domain `domid`, which is being freed itself: nobody refers to the page, or that would have
-/// kept the domain.
+/// Frees a page that was lent to domain `domid`, which is being freed itself: nobody refers to the page, or that would
+/// have kept the domain.
 pub fn take_back(domid: u16, mfn: Mfn) {
     end_loan(domid, mfn);
     let is_free = mmu().take_back(mfn).is_ok();

@@ -65,8 +65,8 @@ pub fn shutdown_for_good(d: &Domain) {
     d.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
 }
 
-/// Makes vCPU `id` of `d`, which is paused if the domain is. `None` if there is no such number, it exists already, the scheduler is
-/// full, or the domain is dying.
+/// Makes vCPU `id` of `d`, which is paused if the domain is. `None` if there is no such number, it exists already, the
+/// scheduler is full, or the domain is dying.
 pub fn add_vcpu(d: &Domain, id: u32) -> Option<&Vcpu> {
     let pauses = d.pauses.lock();
     let slot = d.vcpus.get(id as usize)?;
@@ -76,8 +76,8 @@ pub fn add_vcpu(d: &Domain, id: u32) -> Option<&Vcpu> {
     let sched_id = sched::allocate_slot()?;
     let info = (id < XEN_LEGACY_MAX_VCPUS as u32)
         .then(|| d.shared_info_ptr().wrapping_add(shared_info::VCPU_INFO + id as usize * vcpu_info::SIZE));
-    // SAFETY: (1) the slot is the domain's, which is never moved and drops its vCPUs. (2) the id is below the number of places in
-    // the shared page, which stays the domain's as long.
+    // SAFETY: (1) the slot is the domain's, which is never moved and drops its vCPUs. (2) the id is below the number of
+    // places in the shared page, which stays the domain's as long.
     let v = slot.call_once(|| Box::new(unsafe { Vcpu::new(d, id, sched_id, info) }));
     sched::register(v);
     if *pauses != 0 {
@@ -165,8 +165,8 @@ pub fn died(d: &Domain) {
     event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
 }
 
-/// Crashes the domain of the running vCPU `v`, whose registers are `regs`, because of `why`. Whoever is told of the end is told before it
-/// is reported, which takes its time at a serial port; and of vCPUs that do it at once one reports.
+/// Crashes the domain of the running vCPU `v`, whose registers are `regs`, because of `why`. Whoever is told of the end
+/// is told before it is reported, which takes its time at a serial port; and of vCPUs that do it at once one reports.
 #[cold]
 pub fn crash(v: &OwnedVcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>) {
     let d = v.domain();

@@ -1,11 +1,11 @@
-//! The list of domains. Every event to another domain and every use of its grants looks into it, so looking takes no lock
-//! and counts nothing that CPUs share.
+//! The list of domains. Every event to another domain and every use of its grants looks into it, so looking takes no
+//! lock and counts nothing that CPUs share.
 //!
-//! Domains are in a hash table whose links are only ever read or replaced whole. A CPU that looks one up is in a *section*
-//! until it lets go of what it found, and notes that in a word of its own. Whoever takes a domain out frees it only after
-//! every CPU was seen outside a section since ([`hv_core::graves`]). A section may last as long as an execution of a hypercall:
-//! who has another domain's memory changed keeps that domain over preemption points at which it is not stopped. So guests run
-//! until it is looked again whether the sections are over.
+//! Domains are in a hash table whose links are only ever read or replaced whole. A CPU that looks one up is in a
+//! *section* until it lets go of what it found, and notes that in a word of its own. Whoever takes a domain out frees
+//! it only after every CPU was seen outside a section since ([`hv_core::graves`]). A section may last as long as an
+//! execution of a hypercall: who has another domain's memory changed keeps that domain over preemption points at which
+//! it is not stopped. So guests run until it is looked again whether the sections are over.
 
 use super::Domain;
 use crate::arch::ipi;
@@ -117,8 +117,8 @@ pub fn insert(d: Arc<Domain>) {
 pub fn find(id: u16) -> Option<DomainRef> {
     enter();
     let mut at = bucket(id).load(Ordering::Acquire);
-    // SAFETY: a pointer in the table is of a domain that is not freed while a section lasts that began before it was taken
-    // out, and this one did if it sees it.
+    // SAFETY: a pointer in the table is of a domain that is not freed while a section lasts that began before it was
+    // taken out, and this one did if it sees it.
     while let Some(domain) = unsafe { at.as_ref() } {
         if domain.id == id {
             return Some(DomainRef { domain, not_send: PhantomData });
@@ -164,8 +164,8 @@ pub fn forget_dirty(id: u16, cpu: u32) {
     }
 }
 
-/// Forgets a dead domain of which nobody has anything any more: no memory of its own, and none that was lent to it. Called
-/// whenever a page comes back, or a loan ends.
+/// Forgets a dead domain of which nobody has anything any more: no memory of its own, and none that was lent to it.
+/// Called whenever a page comes back, or a loan ends.
 pub fn bury_if_empty(d: &Domain) {
     if d.is_dead() && d.mm.tot_pages() == 0 && d.lent.load(Ordering::SeqCst) == 0 {
         remove(d);
@@ -198,8 +198,8 @@ fn remove(domain: &Domain) {
     this_cpu().raise(pending::GRAVES);
 }
 
-/// What was taken out of the list and nobody looks at any more, to be freed, and when to ask again. No lock is held and no domain
-/// looked at.
+/// What was taken out of the list and nobody looks at any more, to be freed, and when to ask again. No lock is held and
+/// no domain looked at.
 ///
 /// This does not wait for other CPUs: one of them may be waiting, in a section, for the vCPU that runs here.
 pub(super) fn take_dead() -> (Vec<Arc<Domain>>, Next) {

@@ -93,8 +93,8 @@ fn bars(f: &pci::Function) -> Bars {
     Bars::read(&pci::Space(f.at), f.layout.header)
 }
 
-/// The hardware domain says that there is a function, which is its own then. ENODEV: nothing answers there; EBUSY: it is in the place of one that was
-/// pulled out while a domain had it, and still has; ENOMEM.
+/// The hardware domain says that there is a function, which is its own then. ENODEV: nothing answers there; EBUSY: it
+/// is in the place of one that was pulled out while a domain had it, and still has; ENOMEM.
 pub fn add(at: Sbdf) -> Result<(), Errno> {
     let mut table = ownership().lock();
     let layout = || pci::function(at).map(|f| f.layout);
@@ -116,7 +116,8 @@ pub fn add(at: Sbdf) -> Result<(), Errno> {
     Ok(())
 }
 
-/// It says that it is gone. EBUSY: another domain has it, or one behind it is not the hardware domain's, and it is forgotten when that has been given up;
+/// It says that it is gone. EBUSY: another domain has it, or one behind it is not the hardware domain's, and it is
+/// forgotten when that has been given up;
 /// ENODEV: there was none.
 pub fn remove(at: Sbdf) -> Result<(), Errno> {
     let mut table = ownership().lock();
@@ -211,8 +212,8 @@ pub fn owner(at: Sbdf) -> Option<Owner> {
     ownership().lock().find(at).map(|e| e.owner)
 }
 
-/// Ends the function's accesses to memory; the hardware domain may let it begin again, another owner may not. `true`: it is
-/// known, and they had not been ended.
+/// Ends the function's accesses to memory; the hardware domain may let it begin again, another owner may not. `true`:
+/// it is known, and they had not been ended.
 pub fn stop_master(at: Sbdf) -> bool {
     let mut table = ownership().lock();
     let Some(is_new) = table.stop(at) else { return false };
@@ -295,7 +296,8 @@ pub fn deassign(at: Sbdf, from: &Party) -> Result<(), Errno> {
     Ok(())
 }
 
-/// All functions of a domain that is dying are put aside. Afterwards none of them accesses memory. ERESTART: to be called again.
+/// All functions of a domain that is dying are put aside. Afterwards none of them accesses memory. ERESTART: to be
+/// called again.
 pub fn release_domain(d: &Domain) -> Result<(), Errno> {
     let mut table = ownership().lock();
     // No list of them: a domain can be destroyed when there is no memory.
@@ -375,8 +377,8 @@ fn has_stopped(owner: Owner) -> bool {
     }
 }
 
-/// Makes the hardware follow `move`, and records it. ENOMEM: nothing has changed. ERESTART: the function is its old owner's no
-/// more, and has not arrived.
+/// Makes the hardware follow `move`, and records it. ENOMEM: nothing has changed. ERESTART: the function is its old
+/// owner's no more, and has not arrived.
 fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno> {
     let bars = table.find(at).map(|e| e.bars).unwrap_or_default();
     if r#move.to == Owner::Quarantine {
@@ -420,8 +422,8 @@ fn leave(table: &mut Ownership, at: Sbdf, from: Owner, bars: &Bars) -> Result<()
     left.map(|_| ()).ok_or(Errno::ERESTART)
 }
 
-/// The function's owner gets no messages of it any more, and if it was the hardware domain, what others may do with it is limited
-/// from now on. ENOMEM: nothing has changed.
+/// The function's owner gets no messages of it any more, and if it was the hardware domain, what others may do with it
+/// is limited from now on. ENOMEM: nothing has changed.
 fn begin_change(at: Sbdf, from: Owner, bars: &Bars) -> Result<(), Errno> {
     if from == Owner::Hardware {
         watch_messages(at, bars)?;
@@ -431,8 +433,8 @@ fn begin_change(at: Sbdf, from: Owner, bars: &Bars) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What goes wrong at the function is not reported any more, as that can stop the machine, and it accesses memory under its own name only. Its new
-/// owner cannot change that.
+/// What goes wrong at the function is not reported any more, as that can stop the machine, and it accesses memory under
+/// its own name only. Its new owner cannot change that.
 fn limit(at: Sbdf) {
     const CONTROL: u16 = 8;
     const REPORTS: u16 = 0x0f;

@@ -69,8 +69,8 @@ impl Drop for GuestPage {
 impl AsRef<PageWords> for GuestPage {
     #[inline]
     fn as_ref(&self) -> &PageWords {
-        // SAFETY: the direct-map address of a whole page that `take_writable` holds; page-aligned; atomics tolerate that the
-        // guest writes at the same time.
+        // SAFETY: the direct-map address of a whole page that `take_writable` holds; page-aligned; atomics tolerate
+        // that the guest writes at the same time.
         unsafe { &*self.words.cast::<PageWords>() }
     }
 }

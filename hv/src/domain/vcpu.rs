@@ -1,8 +1,9 @@
 //! A virtual CPU: what the guest set up (callbacks, traps, stacks, roots) and what is saved while it does not run.
 //!
-//! Most fields are `Cell`s that belong to whoever *owns the vCPU's state*: the physical CPU to which the scheduler gave it, or,
-//! when it is on none, whoever holds it still ([`crate::sched::Held`]). They are reached only through an [`OwnedVcpu`], and a
-//! reference to one is the proof of ownership. Fields that anybody may touch at any time are atomics, in [`Shared`].
+//! Most fields are `Cell`s that belong to whoever *owns the vCPU's state*: the physical CPU to which the scheduler gave
+//! it, or, when it is on none, whoever holds it still ([`crate::sched::Held`]). They are reached only through an
+//! [`OwnedVcpu`], and a reference to one is the proof of ownership. Fields that anybody may touch at any time are
+//! atomics, in [`Shared`].
 
 use crate::arch::fpu::FpuArea;
 use crate::cpu::percpu::CpuInfo;
@@ -91,8 +92,8 @@ pub struct IoBitmap {
 #[repr(transparent)]
 pub struct Vcpu(OwnedVcpu);
 
-/// A virtual CPU for the owner of its state. Whoever has a reference to one is the owner: there is none but from [`current`],
-/// from a [`crate::sched::Held`] and from [`Vcpu::owned`].
+/// A virtual CPU for the owner of its state. Whoever has a reference to one is the owner: there is none but from
+/// [`current`], from a [`crate::sched::Held`] and from [`Vcpu::owned`].
 pub struct OwnedVcpu {
     /// In guest-kernel mode (else guest-user mode); both at ring 3.
     pub kernel_mode: Cell<bool>,
@@ -249,10 +250,10 @@ pub struct Shared {
     pub state_changed: AtomicBool,
 }
 
-// SAFETY: what is not `Shared` is reached only through `OwnedVcpu`, which is not `Sync` and comes from `Vcpu::owned`, whose caller
-// is the owner. The scheduler's lock passes ownership from CPU to CPU, and to a `Held` and back: a CPU owns what the scheduler says
-// is on it or leaving it, a `Held` what the scheduler says is asleep and its own stop bit keeps so. `domain` points to the domain
-// that owns this vCPU and outlives it.
+// SAFETY: what is not `Shared` is reached only through `OwnedVcpu`, which is not `Sync` and comes from `Vcpu::owned`,
+// whose caller is the owner. The scheduler's lock passes ownership from CPU to CPU, and to a `Held` and back: a CPU
+// owns what the scheduler says is on it or leaving it, a `Held` what the scheduler says is asleep and its own stop bit
+// keeps so. `domain` points to the domain that owns this vCPU and outlives it.
 unsafe impl Send for Vcpu {}
 // SAFETY: as above.
 unsafe impl Sync for Vcpu {}
@@ -277,8 +278,8 @@ impl Deref for OwnedVcpu {
 /// The vCPU that runs on `cpu`, which is the running CPU, if any. This CPU owns its state until it switches to another.
 #[inline(always)]
 pub fn current(cpu: &CpuInfo) -> Option<&'static OwnedVcpu> {
-    // SAFETY: the pointer is null or was set by `set_current`, which was given a reference that counts as long as this CPU owns
-    // the vCPU (`sched::chosen`) and is asked for another before it lets go.
+    // SAFETY: the pointer is null or was set by `set_current`, which was given a reference that counts as long as this
+    // CPU owns the vCPU (`sched::chosen`) and is asked for another before it lets go.
     unsafe { cpu.current.get().cast::<OwnedVcpu>().as_ref() }
 }
 
@@ -296,8 +297,8 @@ pub struct Glimpse {
     pub gs_base_user: u64,
 }
 
-/// The `vcpu_info` of a vCPU that has none in guest memory yet (ids from 32 on): events stay masked. Each vCPU has one, so that none learns of another
-/// by it.
+/// The `vcpu_info` of a vCPU that has none in guest memory yet (ids from 32 on): events stay masked. Each vCPU has one,
+/// so that none learns of another by it.
 #[repr(C, align(64))]
 struct DummyInfo([AtomicU64; vcpu_info::SIZE / 8]);
 
@@ -433,8 +434,9 @@ impl Vcpu {
         self.info.store(info, Ordering::Release);
     }
 
-    /// Goes back to the dummy and gives up the frame that `vcpu_info` was moved to; the vCPU runs no more. Who writes there otherwise than
-    /// by it has its domain's event lock, and is waited for: when the frame goes nobody knows its address. That lock is not the caller's.
+    /// Goes back to the dummy and gives up the frame that `vcpu_info` was moved to; the vCPU runs no more. Who writes
+    /// there otherwise than by it has its domain's event lock, and is waited for: when the frame goes nobody knows its
+    /// address. That lock is not the caller's.
     pub fn forget_info(&self) {
         let events = self.domain().events.lock();
         let frame = self.info_frame.swap(!0, Ordering::AcqRel);

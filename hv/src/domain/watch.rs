@@ -1,8 +1,9 @@
-//! Domains that are watched for who looks after them: that one ends, that one of its vCPUs is wedged, that it has lost its devices, and is paused then, or
-//! that an IOMMU stopped a device of its, is told at once (VIRQ_SUPERVISOR).
+//! Domains that are watched for who looks after them: that one ends, that one of its vCPUs is wedged, that it has lost
+//! its devices, and is paused then, or that an IOMMU stopped a device of its, is told at once (VIRQ_SUPERVISOR).
 //!
-//! A vCPU is looked at by the CPU on which it runs, by a timer, each [`LOOK_NS`]: that the timer fires is a sign of that CPU. One that
-//! does not run is not looked at. It has one such timer, in the queue of the CPU that loaded it last, so only that CPU looks.
+//! A vCPU is looked at by the CPU on which it runs, by a timer, each [`LOOK_NS`]: that the timer fires is a sign of
+//! that CPU. One that does not run is not looked at. It has one such timer, in the queue of the CPU that loaded it
+//! last, so only that CPU looks.
 
 use crate::arch::tsc;
 use crate::cpu::percpu::this_cpu;
@@ -14,7 +15,8 @@ use core::sync::atomic::Ordering;
 use hv_core::wedge::Look;
 use xen_abi::event::VIRQ_SUPERVISOR;
 
-/// The end of `d` is told from now on, and that one of its vCPUs has run for `wedged_ms` with an event that waits; 0: only its end.
+/// The end of `d` is told from now on, and that one of its vCPUs has run for `wedged_ms` with an event that waits; 0:
+/// only its end.
 pub fn watch(d: &Domain, wedged_ms: u32) {
     d.is_watched.store(true, Ordering::Release);
     d.wedged_limit_ns.store(u64::from(wedged_ms) * 1_000_000, Ordering::SeqCst);
@@ -46,7 +48,8 @@ pub fn tell_of_loss(d: &Domain) {
     }
 }
 
-/// `d` was paused. One that has lost its devices is about to be destroyed: the toolstack takes those first, while it runs.
+/// `d` was paused. One that has lost its devices is about to be destroyed: the toolstack takes those first, while it
+/// runs.
 pub fn tell_of_pause(d: &Domain) {
     if d.is_bereft.load(Ordering::Relaxed) && d.is_watched.load(Ordering::Acquire) {
         event::raise_global_virq(VIRQ_SUPERVISOR);

@@ -16,8 +16,8 @@ pub struct Rest<T> {
     pub is_continued: bool,
 }
 
-/// Has `part` work on the `count` requests that the caller's first two arguments name, and records how far it came there
-/// and, as the total of all parts, in `done`. Errors: EFAULT; those of `part`.
+/// Has `part` work on the `count` requests that the caller's first two arguments name, and records how far it came
+/// there and, as the total of all parts, in `done`. Errors: EFAULT; those of `part`.
 #[inline(always)]
 pub fn run<T>(
     cx: &mut Caller,

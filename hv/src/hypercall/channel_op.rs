@@ -1,4 +1,5 @@
-//! `channel_op`: the hypervisor's own switches, guests' interfaces that are plugged into them, guests' disks, and snapshots of domains.
+//! `channel_op`: the hypervisor's own switches, guests' interfaces that are plugged into them, guests' disks, and
+//! snapshots of domains.
 
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::arch::tsc;
@@ -25,8 +26,10 @@ plain!(
     op::ChannelPci
 );
 
-/// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches, interfaces and disks that do not exist;
-/// EINVAL for bad arguments; ENOSYS for unknown commands; others with each command. Source: `xen-abi/src/channel_op.rs`.
+/// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches, interfaces and disks
+/// that do not exist;
+/// EINVAL for bad arguments; ENOSYS for unknown commands; others with each command. Source:
+/// `xen-abi/src/channel_op.rs`.
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     cx.require_privilege()?;
     match cmd {

@@ -1,4 +1,5 @@
-//! EFI's part of `platform_op`: what the firmware left behind, and calls of its run-time services for the hardware domain.
+//! EFI's part of `platform_op`: what the firmware left behind, and calls of its run-time services for the hardware
+//! domain.
 //!
 //! The firmware gets pointers to copies in the hypervisor's memory only, of the lengths that it is told.
 
@@ -38,8 +39,8 @@ const USUAL_ATTRIBUTES: u32 = 7;
 const APPEND: u32 = 1 << 6;
 
 /// XEN_FW_EFI_INFO: fact `index` goes to `answer`. Errors: ENOSYS if the machine was not started by UEFI; ESRCH for an
-/// address outside the memory map and for option ROMs, which the loader does not pass on; ENODATA for Apple's properties;
-/// EOPNOTSUPP without run-time services; EINVAL for an unknown fact.
+/// address outside the memory map and for option ROMs, which the loader does not pass on; ENODATA for Apple's
+/// properties; EOPNOTSUPP without run-time services; EINVAL for an unknown fact.
 pub fn info(index: u32, answer: GuestPtr<u8>) -> Outcome {
     let firmware = efi::firmware().ok_or(Errno::ENOSYS)?;
     match index {
@@ -80,8 +81,8 @@ fn memory(firmware: &Firmware, answer: GuestPtr<abi::EfiMemory>) -> Result<(), E
 }
 
 /// XENPF_EFI_RUNTIME_CALL. Errors: ENOSYS if the machine was not started by UEFI, and for capsules; EOPNOTSUPP without
-/// run-time services, also after one of them has failed; EINVAL for flags that do not exist; ENOMEM for more data than is
-/// reasonable; EIO for a name that changes meanwhile; EFAULT. What the firmware says is in the status.
+/// run-time services, also after one of them has failed; EINVAL for flags that do not exist; ENOMEM for more data than
+/// is reasonable; EIO for a name that changes meanwhile; EFAULT. What the firmware says is in the status.
 pub fn runtime_call(cx: &mut Caller, request: GuestPtr<abi::RuntimeCall>) -> Outcome {
     efi::firmware().ok_or(Errno::ENOSYS)?;
     let services = efi::services().ok_or(Errno::EOPNOTSUPP)?;

@@ -28,9 +28,9 @@ plain!(
     op::EvtchnSetPriority,
 );
 
-/// EVTCHNOP_*. Errors: EFAULT; EINVAL for ports that do not exist or are not of the kind, and for new ones of a domain that
-/// is being destroyed; ENOENT for vCPUs that do not exist; EEXIST for interrupts that are bound; ENOSPC, ENOMEM; ESRCH, EPERM
-/// for other domains; ENOSYS for unknown commands. Source: public/event_channel.h.
+/// EVTCHNOP_*. Errors: EFAULT; EINVAL for ports that do not exist or are not of the kind, and for new ones of a domain
+/// that is being destroyed; ENOENT for vCPUs that do not exist; EEXIST for interrupts that are bound; ENOSPC, ENOMEM;
+/// ESRCH, EPERM for other domains; ENOSYS for unknown commands. Source: public/event_channel.h.
 #[inline]
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     if cmd != op::EVTCHNOP_SEND {
@@ -43,8 +43,8 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     }
 }
 
-/// The hypervisor's end of a device has an event: what it has to do is done here, on the caller's time, in portions between
-/// which other work of this CPU is done.
+/// The hypervisor's end of a device has an event: what it has to do is done here, on the caller's time, in portions
+/// between which other work of this CPU is done.
 #[inline(never)]
 fn serve_channel(cx: &mut Caller, mut cookie: u32, port: op::Port) -> Outcome {
     loop {

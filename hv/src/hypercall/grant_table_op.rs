@@ -37,8 +37,8 @@ const UNMAP_BATCH: usize = 32;
 /// Entries of a list that are worked on before a look at what else there is to do.
 const PREEMPT_EVERY: u32 = 16;
 
-/// GNTTABOP_*: each entry of a list gets its own status (0 or a negative GNTST_*), and the call succeeds. Errors: EFAULT;
-/// EINVAL for counts that do not fit and versions that do not exist; ENOSYS for version 2, as Xen answers with
+/// GNTTABOP_*: each entry of a list gets its own status (0 or a negative GNTST_*), and the call succeeds. Errors:
+/// EFAULT; EINVAL for counts that do not fit and versions that do not exist; ENOSYS for version 2, as Xen answers with
 /// `gnttab=max-ver:1`, and unknown commands.
 /// Source: public/grant_table.h.
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>, count: u32) -> Outcome {
@@ -236,7 +236,8 @@ fn copy_all(cx: &mut Caller, list: GuestPtr<op::GrantCopy>, count: u32) -> Outco
     OK
 }
 
-/// Gives a page of the caller's to a domain that waits for one, and is not dying. The page must be used for nothing else.
+/// Gives a page of the caller's to a domain that waits for one, and is not dying. The page must be used for nothing
+/// else.
 fn transfer(cx: &Caller, r: &mut op::Transfer) {
     let from = cx.domain();
     let result = (|| {

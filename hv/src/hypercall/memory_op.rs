@@ -38,8 +38,8 @@ impl Account for DomainMm {
 }
 
 /// XENMEM_*; `cmd` holds the operation and the extent at which a preempted call goes on. Operations on reservations
-/// return the number of extents done. Errors: EFAULT; EPERM for other domains' memory; ESRCH; EINVAL; ENOSYS for what is
-/// not offered. Source: public/memory.h.
+/// return the number of extents done. Errors: EFAULT; EPERM for other domains' memory; ESRCH; EINVAL; ENOSYS for what
+/// is not offered. Source: public/memory.h.
 pub fn call(cx: &mut Caller, cmd: u64, arg: GuestPtr<u8>) -> Outcome {
     match cmd & MEMOP_CMD_MASK {
         op::XENMEM_INCREASE_RESERVATION => reservation(cx, cmd, arg.cast(), increase),
@@ -211,7 +211,8 @@ fn machphys_mapping(cx: &Caller, arg: GuestPtr<op::MachphysMapping>) -> Outcome 
     OK
 }
 
-/// The first machine frame of each 2 MiB of the M2P, for the tools to map. A part without memory repeats the one before it.
+/// The first machine frame of each 2 MiB of the M2P, for the tools to map. A part without memory repeats the one before
+/// it.
 fn machphys_mfn_list(cx: &Caller, arg: GuestPtr<op::MachphysMfnList>) -> Outcome {
     cx.require_privilege()?;
     let mut request = arg.read()?;
@@ -262,8 +263,8 @@ fn claim_pages(cx: &Caller, request: MemoryReservation) -> Outcome {
     OK
 }
 
-/// Names the frames of a domain's grant table, so that the tools can fill in its first entries. Without a list it says how
-/// many there may be.
+/// Names the frames of a domain's grant table, so that the tools can fill in its first entries. Without a list it says
+/// how many there may be.
 fn acquire_resource(cx: &Caller, arg: GuestPtr<op::AcquireResource>) -> Outcome {
     cx.require_privilege()?;
     let mut request = arg.read()?;

@@ -11,10 +11,11 @@ use xen_abi::mmu::MmuUpdate;
 /// Requests between two looks at what else is to be done, if they are short ones.
 const STRIDE: u32 = 64;
 
-/// Executes `count` requests. `foreign`: owner of the frames in bits 0-15 (DOMID_SELF: the caller), owner of the page tables
-/// plus one in bits 16-31 (0: the caller). The number of requests done goes to `done`, also after an error. Preemptible. Errors: EINVAL for
-/// entries and tables that are not fit; ENOSYS for unknown commands; EPERM; ESRCH; EFAULT. Differs from Xen, where it is an
-/// option (`pv-linear-pt`): a table in a table of its own level, to be read as a page, is not fit.
+/// Executes `count` requests. `foreign`: owner of the frames in bits 0-15 (DOMID_SELF: the caller), owner of the page
+/// tables plus one in bits 16-31 (0: the caller). The number of requests done goes to `done`, also after an error.
+/// Preemptible. Errors: EINVAL for entries and tables that are not fit; ENOSYS for unknown commands; EPERM; ESRCH;
+/// EFAULT. Differs from Xen, where it is an option (`pv-linear-pt`): a table in a table of its own level, to be read as
+/// a page, is not fit.
 /// Source: public/xen.h, HYPERVISOR_mmu_update.
 pub fn call(cx: &mut Caller, reqs: GuestPtr<MmuUpdate>, count: u32, done: GuestPtr<u32>, foreign: u32) -> Outcome {
     batch::run(cx, reqs, count, done, |cx, rest| part(cx, rest, foreign))

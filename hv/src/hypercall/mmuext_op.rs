@@ -127,8 +127,8 @@ fn same_domain(own: &DomainMm, mm: &DomainMm) -> Result<(), Errno> {
     }
 }
 
-/// Pins a table. Who takes the memory of a dying domain looks at each frame once: nobody pins one of another domain behind him. ESRCH
-/// if that dies.
+/// Pins a table. Who takes the memory of a dying domain looks at each frame once: nobody pins one of another domain
+/// behind him. ESRCH if that dies.
 fn pin(own: &DomainMm, mm: &DomainMm, mfn: Mfn, level: Level) -> Result<(), Errno> {
     let _admitted = match same_domain(own, mm) {
         Ok(()) => None,

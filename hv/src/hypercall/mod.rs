@@ -136,8 +136,8 @@ impl Caller<'_> {
         this_cpu().allowance.is_used_up()
     }
 
-    /// This CPU's allowance, if the call is an element of a multicall. What a call does that ends by itself counts only there: after any other
-    /// one the guest goes on, and it can be interrupted.
+    /// This CPU's allowance, if the call is an element of a multicall. What a call does that ends by itself counts only
+    /// there: after any other one the guest goes on, and it can be interrupted.
     #[inline(always)]
     pub fn allowance_of_list(&self) -> Option<&'static Allowance> {
         self.element.as_ref().map(|_| &this_cpu().allowance)
@@ -186,8 +186,8 @@ impl<T> FromRegister for GuestPtr<T> {
     }
 }
 
-/// A hypercall by SYSCALL from guest-kernel mode: number in rax, arguments in rdi, rsi, rdx, r10, r8, r9. Returns whether
-/// nothing but rax has changed.
+/// A hypercall by SYSCALL from guest-kernel mode: number in rax, arguments in rdi, rsi, rdx, r10, r8, r9. Returns
+/// whether nothing but rax has changed.
 #[inline(always)]
 pub fn dispatch(vcpu: &'static OwnedVcpu, regs: &mut CpuUserRegs, interruptible: Interruptible<'_>) -> bool {
     let number = regs.rax;

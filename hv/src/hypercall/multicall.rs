@@ -9,7 +9,8 @@ use xen_abi::hypercall::{MulticallEntry, MULTICALL};
 plain!(MulticallEntry);
 
 /// Executes the `count` calls at `list` in order and stores the result of each. Stops at a call that changes the mode
-/// (iret). Preemptible between and inside calls: all of them have one allowance, and none begins when that is used up. Errors:
+/// (iret). Preemptible between and inside calls: all of them have one allowance, and none begins when that is used up.
+/// Errors:
 /// EFAULT. Source: public/xen.h, HYPERVISOR_multicall.
 pub fn call(cx: &mut Caller, list: GuestPtr<MulticallEntry>, count: u32) -> Outcome {
     for i in 0..count {

@@ -37,11 +37,12 @@ plain!(
 /// In `pirq` arguments: any.
 const ANY: u32 = u32::MAX;
 
-/// PHYSDEVOP_*. Errors: EFAULT; EPERM for all but the hardware domain where the machine as a whole is concerned, and for
-/// interrupts that were not permitted, or messages of a device that the domain does not own; EINVAL for numbers that do
-/// not exist, and for a domain that has gone; ENODEV for devices that do not; EBUSY for removing a device that a domain has, or a bridge that leads to one, which
-/// is forgotten when that domain has given it up; EPERM for removing one that the hypervisor drives; ESRCH for domains that do not exist and for pirqs that another domain does
-/// not have; ENOMEM; ENOSYS for unknown commands. Source: public/physdev.h.
+/// PHYSDEVOP_*. Errors: EFAULT; EPERM for all but the hardware domain where the machine as a whole is concerned, and
+/// for interrupts that were not permitted, or messages of a device that the domain does not own; EINVAL for numbers
+/// that do not exist, and for a domain that has gone; ENODEV for devices that do not; EBUSY for removing a device that
+/// a domain has, or a bridge that leads to one, which is forgotten when that domain has given it up; EPERM for removing
+/// one that the hypervisor drives; ESRCH for domains that do not exist and for pirqs that another domain does not have;
+/// ENOMEM; ENOSYS for unknown commands. Source: public/physdev.h.
 #[inline]
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     let d = cx.domain();

@@ -14,9 +14,9 @@ use xen_abi::sched::{
     SCHEDOP_WATCHDOG, SCHEDOP_YIELD, SCHED_POLL_MAX_PORTS, SHUTDOWN_MAX,
 };
 
-/// SCHEDOP_*. Errors: EFAULT; EINVAL for a bad reason, too many ports, a watchdog that is not in use; ENOSPC for a third
-/// watchdog; EPERM, ESRCH for shutting down others; EPERM for staying on one CPU, but for the hardware domain, EBUSY for a
-/// second time, EINVAL for undoing nothing; ENOSYS for unknown commands. Source: public/sched.h.
+/// SCHEDOP_*. Errors: EFAULT; EINVAL for a bad reason, too many ports, a watchdog that is not in use; ENOSPC for a
+/// third watchdog; EPERM, ESRCH for shutting down others; EPERM for staying on one CPU, but for the hardware domain,
+/// EBUSY for a second time, EINVAL for undoing nothing; ENOSYS for unknown commands. Source: public/sched.h.
 #[inline]
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     match cmd {
@@ -61,9 +61,9 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     }
 }
 
-/// The calling vCPU of the hardware domain stays on CPU `cpu` until it says that it need not any more (a negative number).
-/// EPERM for other domains; EINVAL for a CPU that is not there, or on which it may not run, and when there is nothing to
-/// undo; EBUSY if it stays on one already.
+/// The calling vCPU of the hardware domain stays on CPU `cpu` until it says that it need not any more (a negative
+/// number). EPERM for other domains; EINVAL for a CPU that is not there, or on which it may not run, and when there is
+/// nothing to undo; EBUSY if it stays on one already.
 fn pin_override(cx: &Caller, cpu: i32) -> Outcome {
     if !cx.domain().is_hardware {
         return Err(Errno::EPERM);
@@ -90,8 +90,8 @@ fn pin_override(cx: &Caller, cpu: i32) -> Outcome {
     OK
 }
 
-/// The vCPU unmasks events and sleeps until one is pending, or an NMI. One between the two is not lost: whoever raises one
-/// after `halt` has set BLOCKED clears it again.
+/// The vCPU unmasks events and sleeps until one is pending, or an NMI. One between the two is not lost: whoever raises
+/// one after `halt` has set BLOCKED clears it again.
 fn block(v: &'static OwnedVcpu) {
     v.set_events_masked(false);
     sched::halt(v, stop::BLOCKED);
@@ -100,7 +100,8 @@ fn block(v: &'static OwnedVcpu) {
     }
 }
 
-/// The vCPU sleeps until one of the ports is pending, masked or not, or the time-out passes; or for no reason, as with Xen.
+/// The vCPU sleeps until one of the ports is pending, masked or not, or the time-out passes; or for no reason, as with
+/// Xen.
 fn poll(cx: &mut Caller, request: SchedPoll) -> Outcome {
     let v = cx.vcpu;
     if request.nr_ports > SCHED_POLL_MAX_PORTS {

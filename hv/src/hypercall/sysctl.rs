@@ -89,7 +89,8 @@ pub fn call(cx: &mut Caller, arg: GuestPtr<Sysctl>) -> Outcome {
         PM_OP => Err(Errno::ENODEV),
         // CPUs cannot be taken away from the hypervisor, nor frames.
         CPU_HOTPLUG | PAGE_OFFLINE_OP => Err(Errno::EOPNOTSUPP),
-        // Built without: tracing, counters, lock profiles, coverage, live patches; and no cache allocation on this kind of CPU.
+        // Built without: tracing, counters, lock profiles, coverage, live patches; and no cache allocation on this kind
+        // of CPU.
         TBUF_OP | PERFC_OP | LOCKPROF_OP => Err(Errno::ENOSYS),
         COVERAGE_OP | LIVEPATCH_OP => Err(Errno::EOPNOTSUPP),
         PSR_CMT_OP | PSR_ALLOC => Err(Errno::ENODEV),
@@ -312,8 +313,8 @@ fn cpupool(payload: GuestPtr<CpupoolOp>) -> Outcome {
     OK
 }
 
-/// The rate limit of the one pool: for how long a vCPU that has begun to run is not preempted. 0 or 100 .. 500000 us. EINVAL
-/// for others, and for another scheduler's parameters.
+/// The rate limit of the one pool: for how long a vCPU that has begun to run is not preempted. 0 or 100 .. 500000 us.
+/// EINVAL for others, and for another scheduler's parameters.
 fn scheduler(payload: GuestPtr<SchedulerOp>) -> Outcome {
     let mut op = payload.read()?;
     if op.sched_id != XEN_SCHEDULER_CREDIT2 || op.cpupool_id != 0 {
@@ -377,7 +378,8 @@ fn cpu_policy(payload: GuestPtr<CpuPolicy>) -> Outcome {
     OK
 }
 
-/// Copies a policy's leaves and MSRs out; a null pointer asks for the number. Errors: ENOBUFS if there is not enough room.
+/// Copies a policy's leaves and MSRs out; a null pointer asks for the number. Errors: ENOBUFS if there is not enough
+/// room.
 pub fn copy_policy(
     policy: &Policy,
     leaves: u64,

@@ -20,8 +20,9 @@ plain!(
 /// Bits of the command.
 const LOAD_MASK: u32 = (1 << PLACE_SHIFT) - 1;
 
-/// TWINOP_*. Errors: EPERM for a domain that drives no device; ENOENT for a twin that it does not have; EINVAL for bad arguments
-/// and images that break a rule, which is named; EFAULT; ENOSYS for unknown commands; others with each command.
+/// TWINOP_*. Errors: EPERM for a domain that drives no device; ENOENT for a twin that it does not have; EINVAL for bad
+/// arguments and images that break a rule, which is named; EFAULT; ENOSYS for unknown commands; others with each
+/// command.
 /// Source: `twin-abi/src/op.rs`.
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     let outcome = execute(cx, cmd, arg);
@@ -132,8 +133,8 @@ fn goes_on(number: u32) -> u64 {
     u64::from(op::TWINOP_LOAD | (number + 1) << PLACE_SHIFT)
 }
 
-/// Verifies and loads, in portions between which other work of this CPU is done. The number of the place stands in the first
-/// argument meanwhile. What that has on the stack is not there while a twin runs.
+/// Verifies and loads, in portions between which other work of this CPU is done. The number of the place stands in the
+/// first argument meanwhile. What that has on the stack is not there while a twin runs.
 #[inline(never)]
 fn load(cx: &mut Caller, cmd: u32, arg: GuestPtr<op::TwinLoad>) -> Outcome {
     let mut request = arg.read()?;

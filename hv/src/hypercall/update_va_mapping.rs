@@ -6,8 +6,8 @@ use hv_core::mmu::{Flush, Owners};
 use x86::{Pte, VirtAddr};
 use xen_abi::errno::Errno;
 
-/// Makes `value` the L1 entry that maps `va`, then flushes as `flags` (UVMF_*) say. Errors: EINVAL for addresses that no
-/// L1 table maps and for entries that are not fit; EPERM for I/O memory.
+/// Makes `value` the L1 entry that maps `va`, then flushes as `flags` (UVMF_*) say. Errors: EINVAL for addresses that
+/// no L1 table maps and for entries that are not fit; EPERM for I/O memory.
 /// Source: public/xen.h, HYPERVISOR_update_va_mapping.
 #[inline]
 pub fn call(cx: &mut Caller, va: u64, value: u64, flags: u64) -> Outcome {

@@ -18,9 +18,9 @@ use xen_abi::trap::VcpuGuestContext;
 use xen_abi::vcpu as op;
 
 /// VCPUOP_*. Errors: ENOENT for a vCPU that does not exist; EFAULT; EEXIST for initialising one twice; EINVAL for a
-/// context that is not fit, for initialising one (from 32 on) that has no `vcpu_info`, for what only the vCPU itself may do,
-/// for periods under a millisecond, records in bad places and the ids of a CPU to which no vCPU of the hardware domain is
-/// pinned; ENOSYS for unknown commands.
+/// context that is not fit, for initialising one (from 32 on) that has no `vcpu_info`, for what only the vCPU itself
+/// may do, for periods under a millisecond, records in bad places and the ids of a CPU to which no vCPU of the hardware
+/// domain is pinned; ENOSYS for unknown commands.
 /// Source: public/vcpu.h.
 pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
     let domain = cx.vcpu.domain();
@@ -111,8 +111,8 @@ pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
     }
 }
 
-/// APIC id (low half) and ACPI id of the CPU on which `v`, of the hardware domain, is pinned. EINVAL for a vCPU that is not,
-/// and of another domain. As on Xen it is the CPU of the vCPU's own number: the kernel pins them one to one.
+/// APIC id (low half) and ACPI id of the CPU on which `v`, of the hardware domain, is pinned. EINVAL for a vCPU that is
+/// not, and of another domain. As on Xen it is the CPU of the vCPU's own number: the kernel pins them one to one.
 fn physical_id(v: &Vcpu) -> Result<u64, Errno> {
     let is_pinned = v.affinity.load(Ordering::Relaxed).count_ones() == 1;
     if !v.domain().is_hardware || !is_pinned {
@@ -179,8 +179,9 @@ fn register_info(cx: &mut Caller, v: &Vcpu, request: op::VcpuRegisterVcpuInfo) -
         return Err(Errno::EINVAL);
     }
     let target = page.wrapping_add(offset);
-    // SAFETY: 64 bytes, 8-byte aligned, inside a frame that `take_writable` holds for the domain until the vCPU is gone. The guest
-    // may write there any time, so they are only accessed as atomics or, before anybody knows of them, written.
+    // SAFETY: 64 bytes, 8-byte aligned, inside a frame that `take_writable` holds for the domain until the vCPU is
+    // gone. The guest may write there any time, so they are only accessed as atomics or, before anybody knows of them,
+    // written.
     unsafe {
         if v.has_dummy_info() {
             core::ptr::write_bytes(target, 0, vcpu_info::SIZE);

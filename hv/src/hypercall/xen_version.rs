@@ -39,9 +39,9 @@ fn text<const N: usize>(text: &str) -> [u8; N] {
     out
 }
 
-/// Answers XENVER_* questions. The command line is the control domain's alone. Errors: EFAULT; EINVAL for an unknown feature
-/// page; EPERM for the build id unless the caller is the control domain, EINVAL and ENOBUFS for no room and too little for
-/// it, ENODATA if the linker made none; ENOSYS for an unknown command. Source: public/version.h.
+/// Answers XENVER_* questions. The command line is the control domain's alone. Errors: EFAULT; EINVAL for an unknown
+/// feature page; EPERM for the build id unless the caller is the control domain, EINVAL and ENOBUFS for no room and too
+/// little for it, ENODATA if the linker made none; ENOSYS for an unknown command. Source: public/version.h.
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     match cmd {
         ver::XENVER_VERSION => return Ok(Done::Return(VERSION)),
@@ -81,8 +81,8 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     OK
 }
 
-/// Writes the id that the linker computed from the image behind the length that there is room for. Gives its length; with a
-/// null pointer only that.
+/// Writes the id that the linker computed from the image behind the length that there is room for. Gives its length;
+/// with a null pointer only that.
 fn build_id(arg: GuestPtr<u8>) -> Outcome {
     let id = image_build_id();
     let room: Option<u32> = if arg.is_null() { None } else { Some(arg.cast().read()?) };

@@ -75,8 +75,8 @@ impl AmdVi {
         Some(Identity { unit, source_id, passes: scope.passes })
     }
 
-    /// Under which identities what the function does is seen: its own, and behind a bridge that hides it also the bridge's
-    /// or that of the first function of its bus.
+    /// Under which identities what the function does is seen: its own, and behind a bridge that hides it also the
+    /// bridge's or that of the first function of its bus.
     fn identities_of(&self, at: Sbdf) -> [Option<Identity<'_>>; 3] {
         let [bridge, first] = hiding(at);
         [Some(at.source_id()), bridge, first].map(|id| self.identity(at.segment, id?))
@@ -147,7 +147,8 @@ impl Hardware for AmdVi {
     }
 
     fn enable(&mut self, remaps_interrupts: bool) {
-        // Entries of this form name CPUs by eight bits, and so do messages that are not remapped: devices interrupt no others.
+        // Entries of this form name CPUs by eight bits, and so do messages that are not remapped: devices interrupt no
+        // others.
         let is_described = |id| self.ivrs.units.iter().flat_map(|u| &u.io_apics).any(|a| a.id == id);
         self.remaps_interrupts = remaps_interrupts && super::hardware::knows_io_apics(is_described);
         if self.remaps_interrupts {

@@ -46,10 +46,11 @@ pub trait Hardware: Send + Sync {
     fn enable(&mut self, remaps_interrupts: bool);
     /// Are interrupts remapped?
     fn remaps_interrupts(&self) -> bool;
-    /// Under which source ids the unit of the function sees what it does: its own, or what the firmware says instead, and those of a bridge that hides it.
+    /// Under which source ids the unit of the function sees what it does: its own, or what the firmware says instead,
+    /// and those of a bridge that hides it.
     fn identities(&self, at: Sbdf) -> [Option<u16>; 3];
-    /// Confines one of the function's identities, or blocks it, if a unit translates it. Afterwards it has no access that it had by what
-    /// was said before.
+    /// Confines one of the function's identities, or blocks it, if a unit translates it. Afterwards it has no access
+    /// that it had by what was said before.
     fn confine(&self, at: Sbdf, id: u16, to: Option<Confined>);
     /// Lets all units forget translations; when this returns, they have.
     fn forget(&self, what: Forget);
@@ -57,7 +58,8 @@ pub trait Hardware: Send + Sync {
     fn take_faults(&self, tell: &mut dyn FnMut(Reporter, Result<Fault, Strange>));
     /// Whether an access was stopped and not taken yet.
     fn has_faults(&self) -> bool;
-    /// What `source` is stopped from is not reported any more by the unit that did, until it is confined anew. There may be no such function.
+    /// What `source` is stopped from is not reported any more by the unit that did, until it is confined anew. There
+    /// may be no such function.
     fn silence(&self, by: Reporter, source: Sbdf);
     /// Lets a source raise a line. `None`: interrupts are not remapped.
     fn set_interrupt(&self, line: u32, interrupt: Interrupt) -> Option<Remapped>;
@@ -126,8 +128,8 @@ pub fn knows_io_apics(is_described: impl Fn(u8) -> bool) -> bool {
     all
 }
 
-/// A unit of the segment had no room for all that it stopped. A device can bring that about at will, again and again: it is said once
-/// in a second.
+/// A unit of the segment had no room for all that it stopped. A device can bring that about at will, again and again:
+/// it is said once in a second.
 pub fn warn_of_loss(segment: u16) {
     static SAID: Mutex<Rate> = Mutex::new(Rate::new(1, 1_000_000_000));
     if SAID.lock().count(tsc::now_ns()).is_said {
@@ -152,7 +154,8 @@ pub fn chain(at: Sbdf) -> Vec<Sbdf> {
     core::iter::once(at).chain(above).collect()
 }
 
-/// The source ids that a bridge puts on what the function does, if one hides it: its own, or that of the first function of its bus.
+/// The source ids that a bridge puts on what the function does, if one hides it: its own, or that of the first function
+/// of its bus.
 pub fn hiding(at: Sbdf) -> [Option<u16>; 2] {
     let bridge = pci::function(at).and_then(pci::Function::identity_bridge);
     let first = bridge.and_then(|b| b.secondary()).map(|bus| u16::from(bus) << 8);

@@ -11,7 +11,8 @@ use xen_abi::memory::E820Entry;
 
 /// Tables in frames of ours, through the direct map: those of the hardware, and what is made at boot.
 pub struct Direct;
-/// The same for those of domains, of which a guest can have one for each 2 MiB of the machine: they leave the reserve alone.
+/// The same for those of domains, of which a guest can have one for each 2 MiB of the machine: they leave the reserve
+/// alone.
 pub struct OfDomain;
 
 /// Bytes of a cache line; no CPU has shorter ones.
@@ -20,8 +21,8 @@ const LINE: usize = 64;
 pub static NEEDS_WRITE_BACK: AtomicBool = AtomicBool::new(false);
 
 fn entry(table: Mfn, index: usize) -> &'static AtomicU64 {
-    // SAFETY: `TableMem`'s callers name tables that `alloc` gave, whole frames in the direct map, and indices below 512;
-    // entries are only accessed as atomics while the hardware may read them.
+    // SAFETY: `TableMem`'s callers name tables that `alloc` gave, whole frames in the direct map, and indices below
+    // 512; entries are only accessed as atomics while the hardware may read them.
     unsafe { AtomicU64::from_ptr(phys_to_virt(table.addr()).cast::<u64>().add(index & 511)) }
 }
 
@@ -76,9 +77,9 @@ const CONTROLLERS: core::ops::Range<u64> = 0xfec0_0000..0x1_0000_0000;
 const USABLE: u32 = 1;
 const RESERVED: u32 = 2;
 
-/// Tables that map all memory but what the hypervisor keeps for itself from the boot on. Firmware's reserved memory below
-/// 4 GiB is mapped too: firmware lets devices use it and does not always say so. But not what no domain may write, as the
-/// code of UEFI's run-time services, which the processor executes at ring 0.
+/// Tables that map all memory but what the hypervisor keeps for itself from the boot on. Firmware's reserved memory
+/// below 4 GiB is mapped too: firmware lets devices use it and does not always say so. But not what no domain may
+/// write, as the code of UEFI's run-time services, which the processor executes at ring 0.
 pub(super) fn hardware_tables(hardware: &dyn Hardware, machine_map: &[E820Entry]) -> Option<Tables<AnyFormat>> {
     let tables = Tables::new(&Direct, hardware.levels(), hardware.format())?;
     let largest = hardware.largest_page_level();

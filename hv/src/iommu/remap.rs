@@ -9,8 +9,8 @@ use crate::arch::pci::Sbdf;
 use crate::arch::{acpi, ioapic};
 use hv_core::iommu::Remapped;
 
-/// Lets the function at `at` raise line `line` as `vector` of CPU `apic_id`. `None`: nothing is remapped, and the message
-/// is to be programmed as it is.
+/// Lets the function at `at` raise line `line` as `vector` of CPU `apic_id`. `None`: nothing is remapped, and the
+/// message is to be programmed as it is.
 pub fn set_message(line: u32, vector: u8, apic_id: u32, at: Sbdf) -> Option<Remapped> {
     let interrupt = Interrupt { vector, apic_id, is_level: false, source: Source::Function(at) };
     active()?.hardware.set_interrupt(line, interrupt)
@@ -42,7 +42,8 @@ pub fn destination(line: u32) -> Option<u32> {
     active()?.hardware.destination(line)
 }
 
-/// Nobody raises the message for now, and who tries is not reported; or it is raised again. Without remapping nothing happens.
+/// Nobody raises the message for now, and who tries is not reported; or it is raised again. Without remapping nothing
+/// happens.
 pub fn hold(line: u32, held: bool) {
     if let Some(iommu) = active() {
         iommu.hardware.hold(line, held);

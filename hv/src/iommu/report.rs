@@ -44,7 +44,8 @@ pub fn handle_faults() {
     TELLERS.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Whether an access may have been stopped of which who is concerned was not told yet ([`watch::tell_of_dma_fault`]). It costs a register's read of each unit.
+/// Whether an access may have been stopped of which who is concerned was not told yet ([`watch::tell_of_dma_fault`]).
+/// It costs a register's read of each unit.
 pub fn has_news() -> bool {
     // In this order: whoever takes it is a teller before.
     active().is_some_and(|iommu| iommu.hardware.has_faults() || TELLERS.load(Ordering::SeqCst) != 0)

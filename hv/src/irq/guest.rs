@@ -117,8 +117,8 @@ impl Chips {
                         let _ = msi::MsixTable::of(source.at).and_then(|t| t.set_masked(entry, masked));
                     }
                 }
-                // Many devices cannot mask their MSI; and one that was told to write where the message goes raises it past its
-                // own mask.
+                // Many devices cannot mask their MSI; and one that was told to write where the message goes raises it
+                // past its own mask.
                 if masked {
                     remap::hold(irq, true);
                 }
@@ -205,8 +205,8 @@ fn is_own_gsi(gsi: u32) -> bool {
     serial::port() == Some(COM1) && ioapic::isa_wire(SERIAL_ISA_IRQ).0 == gsi
 }
 
-/// Who takes interrupts of a domain's, instead of the domain: told of domain, port and pirq, it says whether it does. It lies above, so
-/// it is installed.
+/// Who takes interrupts of a domain's, instead of the domain: told of domain, port and pirq, it says whether it does.
+/// It lies above, so it is installed.
 static TAKER: Once<fn(&Domain, Port, u32) -> bool> = Once::new();
 
 /// Says who takes interrupts of domains'.
@@ -230,7 +230,8 @@ pub fn lock() -> MutexGuard<'static, GuestInterrupts> {
     table.lock()
 }
 
-/// As [`lock`], for operations of `d`, which gets its pirqs if it has none yet. ENOMEM. EINVAL: it is dying, and has them no more.
+/// As [`lock`], for operations of `d`, which gets its pirqs if it has none yet. ENOMEM. EINVAL: it is dying, and has
+/// them no more.
 pub fn lock_for(d: &Domain) -> Result<MutexGuard<'static, GuestInterrupts>, Errno> {
     let mut table = lock();
     if table.nr_pirqs(d.id) == 0 {

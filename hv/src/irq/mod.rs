@@ -70,7 +70,8 @@ static NMIS_IN_TWINS: AtomicU64 = AtomicU64::new(0);
 /// Those that interrupted a guest on a segment that was gone when it was to go on: entry.S counts them.
 pub static NMIS_THAT_FAULTED: AtomicU64 = AtomicU64::new(0);
 
-/// Handles an NMI: another CPU's panic, or the machine's complaint about memory or buses. It is told of the first, the second, the fourth and so on.
+/// Handles an NMI: another CPU's panic, or the machine's complaint about memory or buses. It is told of the first, the
+/// second, the fourth and so on.
 pub fn nmi(regs: &CpuUserRegs, is_in_twin: bool) {
     if panic::is_under_way() {
         cpu::halt_forever();

@@ -1,4 +1,5 @@
-//! Frames of devices that the hypervisor keeps to itself, entirely or for writing. Whoever drives such a device says so here.
+//! Frames of devices that the hypervisor keeps to itself, entirely or for writing. Whoever drives such a device says so
+//! here.
 
 use crate::mem::{frames, vmap};
 use crate::sync::RwLock;

@@ -76,7 +76,8 @@ pub fn total() -> u64 {
     limits().total
 }
 
-/// Does the M2P have an entry for `mfn`, and the frame table one of its own? True for all RAM, and for what lies within 2 MiB of it.
+/// Does the M2P have an entry for `mfn`, and the frame table one of its own? True for all RAM, and for what lies within
+/// 2 MiB of it.
 #[inline]
 pub fn has_entry(mfn: Mfn) -> bool {
     let Some(limits) = LIMITS.get() else { return false };
@@ -164,9 +165,9 @@ pub fn set_claimed(frames: u64) {
     CLAIMED.store(frames, Ordering::Relaxed);
 }
 
-/// May tables that a guest makes longer as it likes (its grants, what it has mapped) take so many bytes more, which `take` takes at once? They can be
-/// as large as the reserve and more, and shall leave what is claimed, and something to [`has_headroom`]'s askers: see [`hv_core::room`]. Its lock is taken after all but the heap's and the
-/// allocator's.
+/// May tables that a guest makes longer as it likes (its grants, what it has mapped) take so many bytes more, which
+/// `take` takes at once? They can be as large as the reserve and more, and shall leave what is claimed, and something
+/// to [`has_headroom`]'s askers: see [`hv_core::room`]. Its lock is taken after all but the heap's and the allocator's.
 pub fn grow_tables(bytes: usize, take: &mut dyn FnMut() -> bool) -> bool {
     static GROWING: Mutex<()> = Mutex::new(());
     let _turn = GROWING.lock();
@@ -208,8 +209,8 @@ pub fn table_count() -> u64 {
 /// Zeroes a frame.
 ///
 /// # Safety
-/// 1. It is RAM in the direct map, and no object of the hypervisor's is in it: the caller took it from the allocator, or holds a
-///    reference to it as a guest's writable page.
+/// 1. It is RAM in the direct map, and no object of the hypervisor's is in it: the caller took it from the allocator,
+///    or holds a reference to it as a guest's writable page.
 #[inline]
 pub unsafe fn scrub(mfn: Mfn) {
     // SAFETY: (1).
@@ -239,8 +240,8 @@ pub fn init_entries(start: Mfn, end: Mfn, is_ram: bool) {
     }
     debug_assert!(has_entry(start) && has_entry(Mfn::new(end.raw() - 1)));
     let count = end.index() - start.index();
-    // SAFETY: entries of existing frames are mapped, zeroed at boot, never unmapped, and hold only atomics. One slice rather
-    // than a look-up for each: at boot this runs over all memory.
+    // SAFETY: entries of existing frames are mapped, zeroed at boot, never unmapped, and hold only atomics. One slice
+    // rather than a look-up for each: at boot this runs over all memory.
     let entries =
         unsafe { core::slice::from_raw_parts((layout::FRAME_TABLE as *const Frame).add(start.index()), count) };
     for entry in entries {

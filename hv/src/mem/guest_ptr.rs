@@ -14,7 +14,8 @@ pub unsafe trait Plain: Copy {}
 macro_rules! plain {
     ($($t:ty),* $(,)?) => {
         $(
-            // SAFETY: integers, or `repr(C)` structs of integers whose padding is explicit fields (xen-abi's layout asserts).
+            // SAFETY: integers, or `repr(C)` structs of integers whose padding is explicit fields (xen-abi's layout
+            // asserts).
             unsafe impl $crate::mem::guest_ptr::Plain for $t {}
         )*
     };

@@ -24,8 +24,9 @@ impl PtMem for Tables {
     #[inline(always)]
     fn any_bits(&self, first: Slot) -> u64 {
         let bits: u64;
-        // SAFETY: as for `word`: the eight words are in one page, for `first` is a multiple of eight; they are only read.
-        // Assembly, because atomic loads are not combined with the operation on them, which would take twice as long.
+        // SAFETY: as for `word`: the eight words are in one page, for `first` is a multiple of eight; they are only
+        // read. Assembly, because atomic loads are not combined with the operation on them, which would take twice as
+        // long.
         unsafe {
             core::arch::asm!(
                 "mov {bits}, [{at}]", "or {bits}, [{at} + 8]", "or {bits}, [{at} + 16]", "or {bits}, [{at} + 24]",

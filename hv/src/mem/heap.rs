@@ -1,8 +1,9 @@
-//! The hypervisor's heap: small objects in pages of their size class ([`hv_core::slab`]), larger ones in frames of their own.
+//! The hypervisor's heap: small objects in pages of their size class ([`hv_core::slab`]), larger ones in frames of
+//! their own.
 //!
 //! `dealloc` is told the size, so objects carry no header. A page goes back with its last object: what a domain made
-//! necessary does not stay behind it. All of this is some dozens of instructions and nothing frequent allocates, which is
-//! why no general allocator is used.
+//! necessary does not stay behind it. All of this is some dozens of instructions and nothing frequent allocates, which
+//! is why no general allocator is used.
 
 use crate::mem::{frames, phys_to_virt, virt_to_mfn};
 use crate::sync::Mutex;
@@ -128,8 +129,8 @@ impl Pages for Direct {
     }
 }
 
-// SAFETY: objects are disjoint parts of pages, or runs of frames, that the frame allocator gave out once; `class_of` picks
-// a class whose objects are as large and as aligned as asked for.
+// SAFETY: objects are disjoint parts of pages, or runs of frames, that the frame allocator gave out once; `class_of`
+// picks a class whose objects are as large and as aligned as asked for.
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

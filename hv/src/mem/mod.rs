@@ -93,8 +93,9 @@ pub fn idle_root() -> Mfn {
     tables().root()
 }
 
-/// Builds the final address map and the frame allocator. `usable` is the RAM that may be used, and `modules` says where in
-/// it the loader put modules: start and length in bytes. `screen` is the screen's memory, likewise. On return the heap works, and the modules' frames are still reserved.
+/// Builds the final address map and the frame allocator. `usable` is the RAM that may be used, and `modules` says where
+/// in it the loader put modules: start and length in bytes. `screen` is the screen's memory, likewise. On return the
+/// heap works, and the modules' frames are still reserved.
 pub fn init(usable: &Ranges, modules: impl Iterator<Item = (u64, u64)>, screen: Option<(u64, u64)>) {
     let mut free = usable.clone();
     free.remove(0, LOW_MEMORY_END);
@@ -115,8 +116,8 @@ pub fn init(usable: &Ranges, modules: impl Iterator<Item = (u64, u64)>, screen: 
         tables.map(layout::SCREEN, first, pages, paging::DEVICE, &mut low).expect("memory for page tables");
     }
 
-    // SAFETY: the new tables map the image where it is linked with the rights of its sections, and the stack as data; all
-    // that was reached through the boot tables' direct map is RAM, which the new direct map has too.
+    // SAFETY: the new tables map the image where it is linked with the rights of its sections, and the stack as data;
+    // all that was reached through the boot tables' direct map is RAM, which the new direct map has too.
     unsafe {
         cpu::write_cr4(cpu::read_cr4() | CR4_PGE);
         cpu::write_cr3(root.addr().raw());
@@ -232,8 +233,8 @@ pub fn publish_m2p() {
     }
 }
 
-/// Frames that have an entry and are no RAM, and those of low memory, are handled as I/O memory. Frames that are neither
-/// marked here nor given to the allocator are the hypervisor's own.
+/// Frames that have an entry and are no RAM, and those of low memory, are handled as I/O memory. Frames that are
+/// neither marked here nor given to the allocator are the hypervisor's own.
 fn mark_io_frames(usable: &Ranges) {
     let mut ram = usable.clone();
     ram.remove(0, LOW_MEMORY_END);
@@ -250,7 +251,8 @@ fn mark_io_frames(usable: &Ranges) {
     }
 }
 
-/// The parts of the frame table where there is no RAM: one page whose entries all say "I/O memory" serves for all of them.
+/// The parts of the frame table where there is no RAM: one page whose entries all say "I/O memory" serves for all of
+/// them.
 fn map_holes(tables: &Tables, chunked: &Ranges, free: &mut Ranges) {
     let mut holes = Ranges::new();
     holes.add(0, chunked.end());
@@ -311,7 +313,8 @@ unsafe fn boot_slice<T>(free: &mut Ranges, count: usize) -> &'static mut [T] {
     let bytes = (count * size_of::<T>()).next_multiple_of(PAGE_SIZE) as u64;
     let at = free.take(bytes, PAGE_SIZE as u64, u64::MAX).expect("memory for the frame allocator");
     let start = phys_to_virt(MachAddr::new(at));
-    // SAFETY: the range was just taken out of free memory, is mapped, as long as `count` items and aligned to a page; (1).
+    // SAFETY: the range was just taken out of free memory, is mapped, as long as `count` items and aligned to a page;
+    // (1).
     unsafe {
         fill(start as u64, bytes, 0);
         core::slice::from_raw_parts_mut(start.cast(), count)

@@ -1,8 +1,8 @@
 //! Builds and changes the hypervisor's own page tables.
 //!
-//! All tables of the sixteen L4 slots below L4 are shared by every address space: an L4 page of a guest gets copies of the
-//! sixteen entries. So the L3 tables are made at boot and never replaced; L2 and L1 tables come when needed and stay, but for those of
-//! twins ([`Tables::cut`]).
+//! All tables of the sixteen L4 slots below L4 are shared by every address space: an L4 page of a guest gets copies of
+//! the sixteen entries. So the L3 tables are made at boot and never replaced; L2 and L1 tables come when needed and
+//! stay, but for those of twins ([`Tables::cut`]).
 
 use crate::mem::layout;
 use crate::mem::phys_to_virt;
@@ -33,7 +33,8 @@ pub struct Tables {
 /// An entry of a table, read and written whole.
 fn entry(table: Mfn, index: usize) -> &'static AtomicU64 {
     debug_assert!(index < 512);
-    // SAFETY: tables are whole pages in the direct map that are not freed while somebody walks there; entries are only accessed as atomics.
+    // SAFETY: tables are whole pages in the direct map that are not freed while somebody walks there; entries are only
+    // accessed as atomics.
     unsafe { &*phys_to_virt(table.addr()).cast::<AtomicU64>().add(index) }
 }
 
@@ -106,8 +107,8 @@ impl Tables {
         None
     }
 
-    /// Takes the L2 table out that has what is mapped in the GiB at `va`, if there is one, for [`free_cut`]. Nobody maps, unmaps or looks up
-    /// anything there meanwhile.
+    /// Takes the L2 table out that has what is mapped in the GiB at `va`, if there is one, for [`free_cut`]. Nobody
+    /// maps, unmaps or looks up anything there meanwhile.
     pub fn cut(&self, va: u64) -> Option<Cut> {
         let slot = self.walk(va, 3, &mut || None)?;
         let value = Pte(slot.swap(0, Ordering::Relaxed));
@@ -139,7 +140,8 @@ impl Tables {
 #[must_use = "its frames are still in use"]
 pub struct Cut(Mfn);
 
-/// Frees its frames and those of its L1 tables by `free`, not what those map. All CPUs have flushed all since it was taken out.
+/// Frees its frames and those of its L1 tables by `free`, not what those map. All CPUs have flushed all since it was
+/// taken out.
 pub fn free_cut(cut: Cut, free: impl Fn(Mfn)) {
     for index in 0..512 {
         let value = Pte(entry(cut.0, index).load(Ordering::Relaxed));

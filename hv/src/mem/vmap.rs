@@ -48,7 +48,8 @@ pub fn map_at(va: u64, mfns: &[Mfn], flags: PteFlags) -> Option<()> {
     map_with(va, mfns, flags, &mut frames::alloc_table)
 }
 
-/// The same for what a domain has made, at addresses that nobody else maps anything near: tables leave the reserve alone.
+/// The same for what a domain has made, at addresses that nobody else maps anything near: tables leave the reserve
+/// alone.
 pub fn map_for_domain(va: u64, mfns: &[Mfn], flags: PteFlags) -> Option<()> {
     map_with(va, mfns, flags, &mut frames::alloc_table_for_domain)
 }
@@ -61,8 +62,8 @@ fn map_with(va: u64, mfns: &[Mfn], flags: PteFlags, alloc: &mut impl FnMut() -> 
     Some(())
 }
 
-/// Takes all mappings of the GiB at `va` away, of which nobody else has any part. The caller flushes all CPUs completely, and then hands the tables
-/// to [`free`].
+/// Takes all mappings of the GiB at `va` away, of which nobody else has any part. The caller flushes all CPUs
+/// completely, and then hands the tables to [`free`].
 pub fn unmap_gib(va: u64) -> Option<Cut> {
     tables().cut(va)
 }

@@ -40,8 +40,8 @@ pub fn refused(why: MmuError) -> Errno {
 /// What a write to CR3 of `v`, which runs here in kernel mode, means: [`new_baseptr`] for a table that is validated
 /// already, and what it cuts off is ordinary memory when it is done. EINVAL for any other table.
 ///
-/// A trap cannot be preempted, so there is no more of it than of hypercalls between two looks at what is pending. As on Xen the
-/// instruction is executed again then, perhaps with the new root; that changes nothing but what is left to do.
+/// A trap cannot be preempted, so there is no more of it than of hypercalls between two looks at what is pending. As on
+/// Xen the instruction is executed again then, perhaps with the new root; that changes nothing but what is left to do.
 pub fn write_cr3(v: &OwnedVcpu, mfn: Mfn) -> Result<Progress, Errno> {
     if mmu().table_level(mfn) != Some(Level::L4) {
         return Err(Errno::EINVAL);
@@ -134,8 +134,8 @@ fn drop_gdt(mut old: GdtFrames) {
     mmu().drop_gdt(&mut old);
 }
 
-/// Makes `new` the root in `place`, with a reference to it as an L4 table of domain `dom`, and drops the old one. Frame 0 is
-/// no root.
+/// Makes `new` the root in `place`, with a reference to it as an L4 table of domain `dom`, and drops the old one. Frame
+/// 0 is no root.
 fn set_root(place: &Cell<Mfn>, new: Mfn, dom: DomId, lock: &mut Deferred) -> Result<(), MmuError> {
     const NONE: Mfn = Mfn::new(0);
     if place.get() == new {
@@ -152,8 +152,8 @@ fn set_root(place: &Cell<Mfn>, new: Mfn, dom: DomId, lock: &mut Deferred) -> Res
     Ok(())
 }
 
-/// Takes the roots and GDT pages of a new context of `v`, and drops the old ones and its LDT pages. Until the caller says that
-/// it has a context again, it has none. ERESTART: to be called again.
+/// Takes the roots and GDT pages of a new context of `v`, and drops the old ones and its LDT pages. Until the caller
+/// says that it has a context again, it has none. ERESTART: to be called again.
 pub fn set_context(
     v: &Held<'_>,
     kernel_root: Mfn,
@@ -201,7 +201,8 @@ pub fn drop_ldt(v: &OwnedVcpu) {
     }
 }
 
-/// Makes the `entries` descriptors at `base` the LDT of `v`, which runs here. Its pages are mapped when they are needed.
+/// Makes the `entries` descriptors at `base` the LDT of `v`, which runs here. Its pages are mapped when they are
+/// needed.
 pub fn set_ldt(v: &OwnedVcpu, base: u64, entries: u32) {
     let nothing = v.ldt_entries.get() == 0 && entries == 0;
     v.ldt_base.set(base);
@@ -238,8 +239,9 @@ pub fn take_ldt_page(v: &OwnedVcpu, offset: u64) -> Option<Mfn> {
 
 /// Takes the frame that the kernel of `v` has mapped at `va` as a descriptor page. `None` if it is not fit.
 ///
-/// That another vCPU is at work on the domain's page tables, or on this page, must not look like a page that is not fit: who holds
-/// the MMU lock is waited for. It is not this CPU: with the lock held nothing here loads a selector, or reads a descriptor.
+/// That another vCPU is at work on the domain's page tables, or on this page, must not look like a page that is not
+/// fit: who holds the MMU lock is waited for. It is not this CPU: with the lock held nothing here loads a selector, or
+/// reads a descriptor.
 fn take_descriptors_at(v: &OwnedVcpu, va: VirtAddr) -> Option<Mfn> {
     let mm = &v.domain().mm;
     loop {

@@ -16,9 +16,10 @@ use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
 use xen_abi::trap as ctx;
 use xen_abi::trap::VcpuGuestContext;
 
-/// Makes `context` the state of `v`. Takes references to its page tables and GDT pages. Errors: EINVAL for non-canonical
-/// entry points or bases, for an LDT where none can be, and for roots and GDT frames that are not fit; ERESTART. After an error about those frames the
-/// vCPU has no context, and so does not run. Source: public/arch-x86/xen.h, `vcpu_guest_context`.
+/// Makes `context` the state of `v`. Takes references to its page tables and GDT pages. Errors: EINVAL for
+/// non-canonical entry points or bases, for an LDT where none can be, and for roots and GDT frames that are not fit;
+/// ERESTART. After an error about those frames the vCPU has no context, and so does not run. Source:
+/// public/arch-x86/xen.h, `vcpu_guest_context`.
 pub fn set(v: &Held<'_>, context: &VcpuGuestContext) -> Result<(), Errno> {
     let addresses = [
         context.event_callback_eip,

@@ -14,8 +14,8 @@ pub fn init_cpu() {
     HOST_CR4.store(cpu::read_cr4() & !(cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE), Ordering::Relaxed);
 }
 
-/// The CR4 that runs a guest whose own is `guest`, which is what [`crate::pv::cpu_policy::cr4_choice`] let it choose: so this
-/// processor has all of it.
+/// The CR4 that runs a guest whose own is `guest`, which is what [`crate::pv::cpu_policy::cr4_choice`] let it choose:
+/// so this processor has all of it.
 pub fn real_cr4(guest: u64) -> u64 {
     HOST_CR4.load(Ordering::Relaxed) | guest & (cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE)
 }

@@ -17,8 +17,8 @@ pub fn store(v: &OwnedVcpu, reg: u32, value: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Loads the vCPU's debug registers if it uses any, but for DR6: there the CPU says what happened, and the next guest that it says
-/// something to is not to see what this one has in its own.
+/// Loads the vCPU's debug registers if it uses any, but for DR6: there the CPU says what happened, and the next guest
+/// that it says something to is not to see what this one has in its own.
 pub fn load(v: &OwnedVcpu) {
     let dr7 = v.debugreg[7].get();
     // SAFETY: `set` admitted only guest addresses; DR7 without GD and without I/O breakpoints.

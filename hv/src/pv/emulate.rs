@@ -115,8 +115,9 @@ fn code_mode(cs: u16) -> Option<Mode> {
     }
     let rights: u64;
     let valid: u8;
-    // SAFETY: LAR reads a descriptor's rights and touches nothing else; a bad selector only clears ZF. If the descriptor is on a
-    // page of the LDT that is none, the exception table goes on behind it, with a ZF that says the same.
+    // SAFETY: LAR reads a descriptor's rights and touches nothing else; a bad selector only clears ZF. If the
+    // descriptor is on a page of the LDT that is none, the exception table goes on behind it, with a ZF that says the
+    // same.
     unsafe {
         core::arch::asm!("cmp {2}, 1", "2: lar {0:e}, {1:e}", "3: setz {2}",
             ".pushsection ex_table, \"a\"", ".quad 2b, 3b", ".popsection",
@@ -202,7 +203,8 @@ impl Machine for Guest<'_> {
             4 => {
                 let chosen = cpu_policy::cr4_choice(v, value);
                 v.cr4.set(chosen);
-                // SAFETY: the host's bits plus those that the domain's policy let it choose, which are bits that the machine has.
+                // SAFETY: the host's bits plus those that the domain's policy let it choose, which are bits that the
+                // machine has.
                 unsafe { cpu::write_cr4(control_regs::real_cr4(chosen)) };
             }
             3 => return address_space::write_cr3(v, Mfn::containing(MachAddr::new(value))).map_err(|_| Exception::GP),
@@ -273,7 +275,8 @@ impl Machine for Guest<'_> {
         let policy = v.domain().cpu_policy.read();
         let is_ours = |value: &u64| index == 0 && value & !fpu::xcr0_mask() == 0;
         let value = control::write_xcr0(&policy, value).filter(is_ours).ok_or(Exception::GP)?;
-        // SAFETY: `control` allows the combination, and the machine has its components: so it has XSAVE, as there is one at least.
+        // SAFETY: `control` allows the combination, and the machine has its components: so it has XSAVE, as there is
+        // one at least.
         unsafe { v.fpu.write_xcr0(value) };
         Ok(())
     }
@@ -306,8 +309,8 @@ impl Machine for Guest<'_> {
     }
 }
 
-/// The exception of an access to the `len` bytes at `addr` that has just faulted, or was not tried because it would have
-/// reached into the hypervisor's range. Whether the page is present is not told; a kernel looks for itself.
+/// The exception of an access to the `len` bytes at `addr` that has just faulted, or was not tried because it would
+/// have reached into the hypervisor's range. Whether the page is present is not told; a kernel looks for itself.
 #[cold]
 fn fault(addr: u64, len: usize, error_code: u32) -> Exception {
     if !copy::is_guest_range(addr, len as u64) {
@@ -380,8 +383,9 @@ impl Ports for DomainPorts<'_> {
 
     #[inline]
     fn write(&mut self, port: u16, width: u8, value: u32) {
-        // SAFETY: as `Ports::write` says, the clock's port or one that the domain `owns`: a device of its own, which reaches what the
-        // IOMMU lets it reach; where there is none, whoever gave the domain the port trusts it with the machine.
+        // SAFETY: as `Ports::write` says, the clock's port or one that the domain `owns`: a device of its own, which
+        // reaches what the IOMMU lets it reach; where there is none, whoever gave the domain the port trusts it with
+        // the machine.
         unsafe {
             match width {
                 1 => port::outb(port, value as u8),

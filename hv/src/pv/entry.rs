@@ -110,7 +110,8 @@ pub fn event_upcall(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     enter(v, regs, frame, handler, 0xff);
 }
 
-/// Delivers an NMI: through the NMI trap; masked until the next iret. As on Xen one for which the kernel has no handler is lost.
+/// Delivers an NMI: through the NMI trap; masked until the next iret. As on Xen one for which the kernel has no handler
+/// is lost.
 pub fn nmi(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     let handler = trap_handler(v, vector::NMI);
     if handler.rip == 0 {

@@ -1,5 +1,6 @@
 //! Writes of a guest kernel to I/O memory that it may only read, because the hypervisor watches it: PCI configuration
-//! space in memory, MSI-X tables, and registers of network interfaces whose links are kept. And to what is where such memory was.
+//! space in memory, MSI-X tables, and registers of network interfaces whose links are kept. And to what is where such
+//! memory was.
 
 use crate::arch::acpi;
 use crate::arch::pci::{self, Width};
@@ -25,8 +26,8 @@ pub fn init() -> Result<(), Errno> {
     Ok(())
 }
 
-/// A write fault at `address` on a present page in kernel mode. Whether it was a write to watched I/O memory: then it is
-/// done, as far as it is allowed.
+/// A write fault at `address` on a present page in kernel mode. Whether it was a write to watched I/O memory: then it
+/// is done, as far as it is allowed.
 #[cold]
 pub fn handle(v: &OwnedVcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
     if !v.domain().io.has_io() {
@@ -63,7 +64,8 @@ fn read_only(v: &OwnedVcpu, va: VirtAddr) -> Option<Pte> {
     Some(mmu().env.read(slot)).filter(|entry| entry.is_present() && !entry.is_writable())
 }
 
-/// Lets the guest write by the entry that maps `va`, which was `old`. If something else has changed it the guest tries again.
+/// Lets the guest write by the entry that maps `va`, which was `old`. If something else has changed it the guest tries
+/// again.
 fn free(v: &OwnedVcpu, va: VirtAddr, old: Pte) -> bool {
     let mm = &v.domain().mm;
     let lock = mm.lock();

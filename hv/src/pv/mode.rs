@@ -6,13 +6,13 @@ use crate::pv::{time, vtlb};
 use core::sync::atomic::Ordering;
 use x86::Mfn;
 
-/// Loads `root` into CR3, which drops all translations of guests: none of them is global. It is a root of the vCPU that this
-/// CPU runs, for the mode that the vCPU is in.
+/// Loads `root` into CR3, which drops all translations of guests: none of them is global. It is a root of the vCPU that
+/// this CPU runs, for the mode that the vCPU is in.
 #[inline(always)]
 pub fn load_root(root: Mfn) {
-    // SAFETY: a vCPU that runs has a root for its mode (`context::set`; without a context it does not run, and without a user
-    // root it does not get into user mode), on which it holds a reference as a validated L4 table. That has the hypervisor's
-    // slots, and so has the root of a cache.
+    // SAFETY: a vCPU that runs has a root for its mode (`context::set`; without a context it does not run, and without
+    // a user root it does not get into user mode), on which it holds a reference as a validated L4 table. That has the
+    // hypervisor's slots, and so has the root of a cache.
     unsafe { cpu::write_cr3(root.addr().raw()) };
 }
 

@@ -1,5 +1,5 @@
-//! Writes of a guest kernel to its own page tables: it sees L1 tables as read-only memory, and writes to them all the same.
-//! Each such write faults, is decoded, validated as a change of that entry, and completed here.
+//! Writes of a guest kernel to its own page tables: it sees L1 tables as read-only memory, and writes to them all the
+//! same. Each such write faults, is decoded, validated as a change of that entry, and completed here.
 
 use crate::domain::memory::mmu_env::mmu;
 use crate::domain::vcpu::OwnedVcpu;

@@ -15,15 +15,15 @@ use xen_abi::shared::{
 };
 
 /// Writes the vCPU's time record. One linear scale from TSC to system time serves all CPUs for ever, so this is needed
-/// only when the record has moved. The caller runs a vCPU of its domain, holds it still, or has its domain's event lock: the
-/// record stays where it is.
+/// only when the record has moved. The caller runs a vCPU of its domain, holds it still, or has its domain's event
+/// lock: the record stays where it is.
 pub fn update_time_info(v: &Vcpu) {
     let scale = tsc::scale();
     let flags = if tsc_warp::are_alike() { PVCLOCK_TSC_STABLE_BIT } else { 0 };
     let base = v.info().wrapping_add(vcpu_info::TIME);
     let record = base.cast::<VcpuTimeInfo>();
-    // SAFETY: `info` is valid for 64 bytes and aligned; volatile because the guest reads it meanwhile. The version is odd
-    // while the record is inconsistent.
+    // SAFETY: `info` is valid for 64 bytes and aligned; volatile because the guest reads it meanwhile. The version is
+    // odd while the record is inconsistent.
     unsafe {
         let version = core::ptr::addr_of_mut!((*record).version);
         let odd = version.read_volatile() | 1;
@@ -98,9 +98,9 @@ pub fn update_runstate_area(v: &OwnedVcpu) {
     write_runstate(v, area, &mut runstate(v));
 }
 
-/// Are the other vCPUs of its domain to see that `v`, which runs here, does not any more when it is stored? In kernel mode it may hold a
-/// lock, and whoever waits for that waits otherwise if it does not run. In user mode the record is out of reach, and one that has no
-/// others writes it when it runs again.
+/// Are the other vCPUs of its domain to see that `v`, which runs here, does not any more when it is stored? In kernel
+/// mode it may hold a lock, and whoever waits for that waits otherwise if it does not run. In user mode the record is
+/// out of reach, and one that has no others writes it when it runs again.
 #[inline]
 pub fn is_seen_to_leave(v: &OwnedVcpu) -> bool {
     v.runstate_area.get() != 0 && v.kernel_mode.get() && v.domain().max_vcpus() > 1
@@ -131,16 +131,17 @@ fn write_runstate(v: &OwnedVcpu, area: u64, info: &mut VcpuRunstateInfo) {
     let _ = written;
 }
 
-/// Writes the copy of the time record where the guest asked for it: user programs read it there without a system call. The
-/// caller runs in the address space of the domain's kernel. What cannot be written is tried again whenever the vCPU enters
-/// kernel mode.
+/// Writes the copy of the time record where the guest asked for it: user programs read it there without a system call.
+/// The caller runs in the address space of the domain's kernel. What cannot be written is tried again whenever the vCPU
+/// enters kernel mode.
 pub fn update_time_area(v: &Vcpu) {
     let area = v.time_area.load(Ordering::Relaxed);
     if area == 0 {
         return;
     }
     let record = v.info().wrapping_add(vcpu_info::TIME).cast::<VcpuTimeInfo>();
-    // SAFETY: `info` is valid for 64 bytes and aligned; any bytes are a record, whatever the guest writes there meanwhile.
+    // SAFETY: `info` is valid for 64 bytes and aligned; any bytes are a record, whatever the guest writes there
+    // meanwhile.
     let plain = unsafe { record.read_volatile() };
     let version = GuestPtr::<u32>::new(area);
     let inconsistent = VcpuTimeInfo { version: plain.version.wrapping_sub(1), ..plain };

@@ -83,8 +83,8 @@ pub fn hardware_root_or(v: &OwnedVcpu, own: Mfn) -> Mfn {
     }
 }
 
-/// Loads the root of `v`, which is about to run here, for its mode, with an empty cache: what CPUs were asked to forget while it did
-/// not run is not in it any more.
+/// Loads the root of `v`, which is about to run here, for its mode, with an empty cache: what CPUs were asked to forget
+/// while it did not run is not in it any more.
 #[inline(always)]
 pub fn load_empty(v: &OwnedVcpu) {
     let load_cr3 = || mode::load_root(hardware_root(v));
@@ -102,8 +102,8 @@ pub fn forget_user_root(v: &OwnedVcpu) {
     }
 }
 
-/// A page fault of `v`, or of the hypervisor in its memory. `None`: the access is to be tried again. Else the error code
-/// that the guest's own tables would have led to.
+/// A page fault of `v`, or of the hypervisor in its memory. `None`: the access is to be tried again. Else the error
+/// code that the guest's own tables would have led to.
 #[inline]
 pub fn fault(v: &OwnedVcpu, address: u64, code: u32) -> Option<u32> {
     match v.vtlb() {

@@ -1,9 +1,9 @@
-//! Delayed preemption of driver domains whose events are off. When, and for how long, is decided in `hv_core::sched`; here is how
-//! it is noticed that they are on again, which is a write to the guest's own memory.
+//! Delayed preemption of driver domains whose events are off. When, and for how long, is decided in `hv_core::sched`;
+//! here is how it is noticed that they are on again, which is a write to the guest's own memory.
 //!
-//! [`pending::DELAYED`] has each way out of the hypervisor ask. And an upcall is marked as pending: a kernel that finds one when it
-//! lets events in again calls the hypervisor, so that it is noticed at once. The mark is taken back before anything else happens to the
-//! vCPU, and nobody sees an upcall without an event.
+//! [`pending::DELAYED`] has each way out of the hypervisor ask. And an upcall is marked as pending: a kernel that finds
+//! one when it lets events in again calls the hypervisor, so that it is noticed at once. The mark is taken back before
+//! anything else happens to the vCPU, and nobody sees an upcall without an event.
 
 use crate::cpu::percpu::{pending, CpuInfo};
 use crate::domain::vcpu;
@@ -25,7 +25,8 @@ pub fn begin(me: &CpuInfo) {
     me.raise(if is_marked { pending::DELAYED | pending::MARKED } else { pending::DELAYED });
 }
 
-/// The vCPU on this CPU has entered the hypervisor meanwhile: it is asked anew whether it is preempted. `work` was pending.
+/// The vCPU on this CPU has entered the hypervisor meanwhile: it is asked anew whether it is preempted. `work` was
+/// pending.
 #[cold]
 pub fn end(me: &CpuInfo, work: u32) {
     let Some(v) = vcpu::current(me).filter(|_| work & pending::MARKED != 0) else { return };

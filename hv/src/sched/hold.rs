@@ -1,10 +1,10 @@
 //! Holding vCPUs still, for whoever must own the state of one that it does not run.
 //!
-//! That a vCPU is down, or its domain paused, is no reason to touch its state: others may bring it up at any time. Who holds
-//! it has a stop bit of its own, which nobody else clears; and there is one such bit, so there is one owner.
+//! That a vCPU is down, or its domain paused, is no reason to touch its state: others may bring it up at any time. Who
+//! holds it has a stop bit of its own, which nobody else clears; and there is one such bit, so there is one owner.
 //!
-//! A vCPU that is asked to stand still may be waiting for the one that asks, to hold that one. So nobody waits for long: the
-//! call is given up and executed again, and between the two the caller may be held itself.
+//! A vCPU that is asked to stand still may be waiting for the one that asks, to hold that one. So nobody waits for
+//! long: the call is given up and executed again, and between the two the caller may be held itself.
 
 use super::{halt_again, is_asleep, is_current, start, this_cpu, tsc};
 use crate::cpu::requests;
@@ -48,8 +48,8 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Holds `v`, which is not the caller's own vCPU. The caller has no lock that a guest may wait for. Errors: ERESTART if somebody
-/// else holds it or it does not leave its CPU soon.
+/// Holds `v`, which is not the caller's own vCPU. The caller has no lock that a guest may wait for. Errors: ERESTART if
+/// somebody else holds it or it does not leave its CPU soon.
 pub fn hold(v: &Vcpu) -> Result<Held<'_>, Errno> {
     // A list of requests may wait for each of its vCPUs.
     hold_for(v, PATIENCE_NS, TURN)
@@ -109,8 +109,8 @@ impl AllHeld<'_> {
 pub fn hold_all(d: &Domain) -> Result<AllHeld<'_>, Errno> {
     let mut held = AllHeld { domain: d, below: 0 };
     for v in d.vcpus() {
-        // An execution waits for all of them once. What it then goes on with asks for an allowance that is left: on a slow machine it
-        // would never come to that.
+        // An execution waits for all of them once. What it then goes on with asks for an allowance that is left: on a
+        // slow machine it would never come to that.
         core::mem::forget(hold_for(v, STOPPED_PATIENCE_NS, 0)?);
         held.below = v.id + 1;
     }

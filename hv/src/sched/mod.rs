@@ -1,8 +1,9 @@
-//! Scheduling: the shell around `hv_core::sched`. Who runs is decided there; here vCPUs are switched, CPUs kicked, timers
-//! kept.
+//! Scheduling: the shell around `hv_core::sched`. Who runs is decided there; here vCPUs are switched, CPUs kicked,
+//! timers kept.
 //!
-//! A CPU switches only in [`run::do_pending`], on its way out to a guest. Lock order: a domain's locks, then [`SCHEDULER`], then
-//! a timer queue: rows 260 and 280 of `docs/architecture.md`. No lock is held while a vCPU is switched.
+//! A CPU switches only in [`run::do_pending`], on its way out to a guest. Lock order: a domain's locks, then
+//! [`SCHEDULER`], then a timer queue: rows 260 and 280 of `docs/architecture.md`. No lock is held while a vCPU is
+//! switched.
 
 mod delay;
 mod doing;
@@ -89,8 +90,8 @@ pub fn remove(v: &Vcpu) {
 /// For how long a CPU is waited for that is asked for a sign: as long as one in its guest takes to answer an interrupt.
 const SIGN_PATIENCE_NS: u64 = 100_000;
 
-/// How long `v` has run, in ns, up to the last sign of the CPU on which it is. A CPU that another hypervisor has stopped gives none, and
-/// nobody runs on it.
+/// How long `v` has run, in ns, up to the last sign of the CPU on which it is. A CPU that another hypervisor has
+/// stopped gives none, and nobody runs on it.
 pub fn run_time_seen(v: &Vcpu) -> u64 {
     let cpu = with(|s, _| s.running_on(v.sched_id)).and_then(percpu::cpu).filter(|cpu| cpu.cpu != this_cpu().cpu);
     let Some(cpu) = cpu else { return with(|s, now| s.run_time(v.sched_id, now)) };
@@ -128,16 +129,16 @@ pub fn is_kept_waiting(d: &Domain) -> bool {
 
 /// The vCPU in scheduler slot `index`, as long as the section lasts.
 pub fn vcpu_in_slot(index: usize, _section: &Section) -> Option<&Vcpu> {
-    // SAFETY: `register` stored a pointer that `remove` clears when the domain is freed. A domain is freed only after all
-    // sections ended that began before it was out of the list.
+    // SAFETY: `register` stored a pointer that `remove` clears when the domain is freed. A domain is freed only after
+    // all sections ended that began before it was out of the list.
     unsafe { VCPUS.get(index)?.load(Ordering::Acquire).as_ref() }
 }
 
 /// The vCPU that the scheduler chose for this CPU.
 fn chosen(id: VcpuId) -> Option<&'static OwnedVcpu> {
-    // SAFETY: as for `vcpu_in_slot`. Instead of a section it is that the vCPU is on this CPU: its domain is not destroyed, and
-    // so not freed, before it sleeps (`wait_asleep`); and who runs it lets go of it before it says that it sleeps. Until then
-    // this CPU owns the vCPU's state, as the scheduler gave it to nobody else.
+    // SAFETY: as for `vcpu_in_slot`. Instead of a section it is that the vCPU is on this CPU: its domain is not
+    // destroyed, and so not freed, before it sleeps (`wait_asleep`); and who runs it lets go of it before it says that
+    // it sleeps. Until then this CPU owns the vCPU's state, as the scheduler gave it to nobody else.
     unsafe { VCPUS.get(id.index())?.load(Ordering::Acquire).as_ref().map(|v| v.owned()) }
 }
 
@@ -280,8 +281,8 @@ pub fn with<R>(f: impl FnOnce(&mut Scheduler, u64) -> R) -> R {
     f(&mut scheduler().lock(), tsc::now_ns())
 }
 
-/// Waits until the vCPU, which is not the caller's own, is on no CPU and its registers are stored, or nothing stops it any
-/// more. It must have been halted before, and stays asleep as long as the reason lasts.
+/// Waits until the vCPU, which is not the caller's own, is on no CPU and its registers are stored, or nothing stops it
+/// any more. It must have been halted before, and stays asleep as long as the reason lasts.
 pub fn wait_asleep(v: &Vcpu) {
     while !is_asleep(v) && !v.is_runnable() {
         requests::answer();
@@ -291,8 +292,8 @@ pub fn wait_asleep(v: &Vcpu) {
 
 /// Is `v`, which something stops, on no CPU, and are its registers stored?
 ///
-/// Only the scheduler knows: a CPU that has chosen the vCPU has not loaded it yet, and one that has stored its registers may
-/// still have to say so.
+/// Only the scheduler knows: a CPU that has chosen the vCPU has not loaded it yet, and one that has stored its
+/// registers may still have to say so.
 fn is_asleep(v: &Vcpu) -> bool {
     // The first look takes no lock.
     if v.loaded.load(Ordering::Acquire) {

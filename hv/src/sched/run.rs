@@ -126,10 +126,12 @@ fn fire(due: Due<'_>, now: u64) {
     }
 }
 
-/// Starts scheduling on this CPU, which runs nothing yet. Leaves for the first guest by way of `enter_guest`; never returns.
+/// Starts scheduling on this CPU, which runs nothing yet. Leaves for the first guest by way of `enter_guest`; never
+/// returns.
 ///
 /// # Safety
-/// 1. `enter_guest` enters the current vCPU with the registers that lie in this CPU's `guest_regs`. 2. This CPU holds no lock.
+/// 1. `enter_guest` enters the current vCPU with the registers that lie in this CPU's `guest_regs`. 2. This CPU holds
+///    no lock.
 pub unsafe fn enter_first(enter_guest: unsafe extern "C" fn() -> !) -> ! {
     // SAFETY: nothing of this stack is needed any more; guest_regs is at its top.
     let regs = unsafe { percpu::guest_regs() };

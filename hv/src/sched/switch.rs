@@ -73,8 +73,8 @@ static RESIDENT: ResidentTable = ResidentTable(
     [const { Resident { load: Cell::new(LoadId::NEVER), tsc_aux: Cell::new(0) } }; crate::cpu::percpu::MAX_CPUS],
 );
 
-/// Loads `v` on this CPU: `regs`, which are the last vCPU's that ran here, become its registers. They, descriptors, FPU and
-/// bases are left alone if nobody has used this CPU or this vCPU since it ran here.
+/// Loads `v` on this CPU: `regs`, which are the last vCPU's that ran here, become its registers. They, descriptors, FPU
+/// and bases are left alone if nobody has used this CPU or this vCPU since it ran here.
 pub fn load(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
     let me = this_cpu();
     let resident = &RESIDENT.0[me.cpu as usize];
@@ -83,7 +83,8 @@ pub fn load(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
     resident.load.set(load);
     v.last_load.set(load);
     v.processor.store(me.cpu, Ordering::Relaxed);
-    // Before this CPU looks for events on its way to the guest: who has made one pending and finds the vCPU not loaded leaves it to that.
+    // Before this CPU looks for events on its way to the guest: who has made one pending and finds the vCPU not loaded
+    // leaves it to that.
     v.loaded.swap(true, Ordering::SeqCst);
     tlb::enter_guests();
     // SAFETY: it stays as long as the vCPU is loaded; `save` forgets it.
@@ -121,7 +122,8 @@ fn load_all(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
     }
     let cr4 = control_regs::real_cr4(v.cr4.get());
     if cr4 != cpu::read_cr4() {
-        // SAFETY: the host's bits plus those that the domain's policy let the guest choose, which are bits that the machine has.
+        // SAFETY: the host's bits plus those that the domain's policy let the guest choose, which are bits that the
+        // machine has.
         unsafe { cpu::write_cr4(cr4) };
     }
     descriptor::load_guest_gdt(v.gdt_pages());
@@ -144,7 +146,8 @@ fn load_all(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
 pub fn load_tsc_aux(v: &OwnedVcpu) {
     let resident = &RESIDENT.0[this_cpu().cpu as usize];
     if resident.tsc_aux.replace(v.tsc_aux.get()) != v.tsc_aux.get() {
-        // SAFETY: a value other than that after reset: a guest has set one, which it may only where CPUID offers RDTSCP.
+        // SAFETY: a value other than that after reset: a guest has set one, which it may only where CPUID offers
+        // RDTSCP.
         unsafe { cpu::wrmsr(msr::IA32_TSC_AUX, v.tsc_aux.get()) };
     }
 }

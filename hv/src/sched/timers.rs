@@ -29,7 +29,8 @@ const KINDS: u32 = NR_TIMERS as u32;
 /// So much later than now the timer fires again at the earliest: what it interrupts has to get on.
 const SOON_NS: u64 = 20_000;
 
-/// What a CPU does at a time of its own. There are few of them and they are set often, so they are in no queue, and only their CPU uses them.
+/// What a CPU does at a time of its own. There are few of them and they are set often, so they are in no queue, and
+/// only their CPU uses them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Own {
     /// Lines that the storm guard held may fire again.
@@ -172,8 +173,8 @@ pub fn set_slice_end(end_ns: u64) {
     mine.fire_by(end_ns);
 }
 
-/// The timer of this CPU fires at `deadline_ns` at the latest, also if it has fired and what was due then is not done yet. What is due is
-/// found out when it has.
+/// The timer of this CPU fires at `deadline_ns` at the latest, also if it has fired and what was due then is not done
+/// yet. What is due is found out when it has.
 pub fn fire_surely_by(deadline_ns: u64) {
     let mine = of(this_cpu().cpu);
     let (now, armed) = (tsc::now_ns(), mine.armed_ns.load(Ordering::Relaxed));
@@ -191,8 +192,9 @@ pub fn fire_again_by(deadline_ns: u64) {
     timer_hw::arm(next_shot(armed, deadline_ns, now));
 }
 
-/// What the hardware timer is to be set to, which was set to `armed`, that it fires at `deadline` at the latest. A shot that is overdue may
-/// be on its way still, and setting the timer takes it back: so the next one comes at once, unless it is noted that this one came.
+/// What the hardware timer is to be set to, which was set to `armed`, that it fires at `deadline` at the latest. A shot
+/// that is overdue may be on its way still, and setting the timer takes it back: so the next one comes at once, unless
+/// it is noted that this one came.
 fn next_shot(armed: u64, deadline: u64, now: u64) -> u64 {
     let is_noted = this_cpu().pending.load(Ordering::Relaxed) & pending::TIMER != 0;
     let next = if armed <= now && is_noted { deadline } else { armed.min(deadline) };
@@ -211,8 +213,8 @@ impl CpuTimers {
 
     /// The hardware timer fires at `deadline_ns` at the latest. Only for the CPU whose timers these are.
     ///
-    /// It is not set to a later time: at most switches the turn's end moves away, and one shot too early, which sets the
-    /// timer anew, costs less than all of those.
+    /// It is not set to a later time: at most switches the turn's end moves away, and one shot too early, which sets
+    /// the timer anew, costs less than all of those.
     fn fire_by(&self, deadline_ns: u64) {
         if deadline_ns < self.armed_ns.load(Ordering::Relaxed) {
             self.armed_ns.store(deadline_ns, Ordering::Relaxed);
@@ -249,7 +251,8 @@ pub fn expire(now: u64, act: impl Fn(Due<'_>)) {
         };
         act(Due::Vcpu { v, kind, deadline_ns });
     }
-    // Once each: what is armed again for a time that has come by now has the timer fire at once, and others get on before.
+    // Once each: what is armed again for a time that has come by now has the timer fire at once, and others get on
+    // before.
     for own in OWN {
         let at = mine.own(own);
         if at.load(Ordering::Relaxed) <= now {

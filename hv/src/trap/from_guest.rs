@@ -24,7 +24,8 @@ fn current() -> &'static OwnedVcpu {
 
 /// SYSCALL from 64-bit code: a hypercall in kernel mode, a system call in user mode. Returns how to leave.
 pub extern "C" fn syscall_from_guest(regs: &mut CpuUserRegs) -> u32 {
-    // SAFETY: entry.S calls this first; of what it calls, hypercalls let interrupts in between steps, and the way out when all is done.
+    // SAFETY: entry.S calls this first; of what it calls, hypercalls let interrupts in between steps, and the way out
+    // when all is done.
     let mut interruptible = unsafe { Interruptible::on_entry() };
     let v = current();
     if !v.kernel_mode.get() {
@@ -86,7 +87,8 @@ pub extern "C" fn page_fault_from_guest(regs: &mut CpuUserRegs) {
             return;
         }
     }
-    // The CPU reads descriptors as ring 0. An access of the guest's own to where they are mapped is one to any other address.
+    // The CPU reads descriptors as ring 0. An access of the guest's own to where they are mapped is one to any other
+    // address.
     if code & PageFaultError::U.bits() == 0 {
         if let Some(offset) = descriptor::ldt_offset(address) {
             return ldt_fault(v, regs, offset, code);
@@ -129,7 +131,8 @@ pub extern "C" fn trap_from_guest(regs: &mut CpuUserRegs) {
         vector::NM => {
             if v.task_switched.get() {
                 entry::inject(v, regs, vec, 0);
-                // As Xen does it: a kernel with Xen's old interface does not execute CLTS, and would come here for ever.
+                // As Xen does it: a kernel with Xen's old interface does not execute CLTS, and would come here for
+                // ever.
                 control_regs::set_task_switched(v, false);
             } else {
                 cpu::clts();
@@ -178,7 +181,8 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
     match vec {
         vector::NMI => return irq::nmi(regs, twin::entry::is_in_code(regs.rip)),
         vector::DB => {
-            // A data breakpoint of the guest on memory that a hypercall touched, or behind MOV SS: not its business here.
+            // A data breakpoint of the guest on memory that a hypercall touched, or behind MOV SS: not its business
+            // here.
             // SAFETY: clears the status bits only.
             unsafe { cpu::write_dr6(x86::rflags::DR6_DEFAULT) };
             return;

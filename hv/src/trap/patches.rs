@@ -1,5 +1,5 @@
-//! What is changed in the code of entry.S at boot, before it is used: copies of guest memory that open it for themselves
-//! where there is SMAP, and checks that it was closed.
+//! What is changed in the code of entry.S at boot, before it is used: copies of guest memory that open it for
+//! themselves where there is SMAP, and checks that it was closed.
 
 use crate::arch::smap;
 use crate::cpu::{self, cr};
@@ -32,8 +32,8 @@ fn use_accessors() {
     const JMP: u8 = 0xe9;
     let (start, end) = (&raw const guest_accessors, &raw const guest_accessors_end);
     let count = (end as usize - start as usize) / size_of::<[*const u8; 2]>();
-    // SAFETY: entry.S has the table between the two symbols. The first of each pair is a function of at least five bytes
-    // that nobody has called yet; both do the same.
+    // SAFETY: entry.S has the table between the two symbols. The first of each pair is a function of at least five
+    // bytes that nobody has called yet; both do the same.
     unsafe {
         for [plain, smap] in core::slice::from_raw_parts(start, count) {
             write_branch(*plain, JMP, *smap);
@@ -49,7 +49,8 @@ fn check_ac() {
     ];
     for (call, checked) in calls {
         const CALL: u8 = 0xe8;
-        // SAFETY: each label is in front of a CALL, which has five bytes; what is called instead calls the same function.
+        // SAFETY: each label is in front of a CALL, which has five bytes; what is called instead calls the same
+        // function.
         unsafe {
             assert_eq!(*call, CALL, "entry.S has another instruction there");
             write_branch(call, CALL, checked);
@@ -73,8 +74,8 @@ unsafe fn write_branch(at: *const u8, opcode: u8, target: *const u8) {
     let mut code = [opcode; BYTES];
     code[1..].copy_from_slice(&distance.to_le_bytes());
     let cr0 = cpu::read_cr0();
-    // SAFETY: (1) and (2). The code is mapped read-only, which ring 0 heeds while CR0.WP is set; writing to CR0 makes this
-    // CPU fetch anew.
+    // SAFETY: (1) and (2). The code is mapped read-only, which ring 0 heeds while CR0.WP is set; writing to CR0 makes
+    // this CPU fetch anew.
     unsafe {
         cpu::write_cr0(cr0 & !cr::CR0_WP);
         core::ptr::copy_nonoverlapping(code.as_ptr(), at.cast_mut(), BYTES);

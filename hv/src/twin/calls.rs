@@ -15,8 +15,9 @@ use core::sync::atomic::Ordering;
 use twin_abi::op::{self, reason, TwinCall};
 use xen_abi::errno::Errno;
 
-/// Runs a function of a twin of `v`'s domain here, where `v` runs; says in `call` how it ended. Errors: ENOENT; ESRCH if the
-/// twin has no such function; EBUSY while it is loaded or unloaded, has a card, or all its instances are in use; EIO if it is disabled.
+/// Runs a function of a twin of `v`'s domain here, where `v` runs; says in `call` how it ended. Errors: ENOENT; ESRCH
+/// if the twin has no such function; EBUSY while it is loaded or unloaded, has a card, or all its instances are in use;
+/// EIO if it is disabled.
 pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<(), Errno> {
     let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = ready(&place, v.domain())?.usable()?;
@@ -37,8 +38,8 @@ pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>
     Ok(())
 }
 
-/// Goes on with the invocation that waits in instance `call.instance`. Errors as [`call`]; ENOENT also if none waits there; EBUSY also if
-/// it waits for what the domain has not fetched.
+/// Goes on with the invocation that waits in instance `call.instance`. Errors as [`call`]; ENOENT also if none waits
+/// there; EBUSY also if it waits for what the domain has not fetched.
 pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, mut interruptible: Interruptible<'_>) -> Result<(), Errno> {
     // Whoever has it locked is soon done; and who is turned away here would not come again.
     let place = place(call.twin)?.read();
@@ -58,8 +59,9 @@ pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, mut interruptible: Interruptib
     finish(loaded, (number, slot), session, returned, call)
 }
 
-/// Ends an invocation that waits: the domain gets back what that has taken. Those of a card end with their lanes. An instance that somebody has
-/// is passed over: if the twin is disabled, he comes here himself when he is done. `false`: none waits.
+/// Ends an invocation that waits: the domain gets back what that has taken. Those of a card end with their lanes. An
+/// instance that somebody has is passed over: if the twin is disabled, he comes here himself when he is done. `false`:
+/// none waits.
 pub fn end_one_waiting(loaded: &Loaded) -> bool {
     loaded.instances.iter().enumerate().any(|(number, instance)| {
         let Some(mut slot) = instance.try_lock_waiting() else { return false };
@@ -94,7 +96,8 @@ fn check_upcalls(loaded: &Loaded, number: u32) {
     }
 }
 
-/// Ends a session, and says in `call` how its invocation ended. Errors: those of one that has not begun, of which nothing is said.
+/// Ends a session, and says in `call` how its invocation ended. Errors: those of one that has not begun, of which
+/// nothing is said.
 fn finish(
     loaded: &Loaded,
     (instance, slot): (usize, MutexGuard<'_, Slot>),

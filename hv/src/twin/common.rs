@@ -1,5 +1,5 @@
-//! What all instances of a twin have in common beside their code: what is known of the kernel, the buffers that it lent, and what
-//! it has to do for the twin.
+//! What all instances of a twin have in common beside their code: what is known of the kernel, the buffers that it
+//! lent, and what it has to do for the twin.
 
 use super::instance::MAX_HELD;
 use crate::cpu::percpu::MAX_CPUS;
@@ -27,7 +27,8 @@ plain!(TwinKernel, TwinLent, TwinNote);
 
 /// Most bytes of an element of the table of vCPUs that sleep.
 const MAX_SLEEPER: u32 = 256;
-/// Notes that one call of a routine may leave, and the end of an invocation after it, and of its lane and card: in all instances at one time.
+/// Notes that one call of a routine may leave, and the end of an invocation after it, and of its lane and card: in all
+/// instances at one time.
 const NOTES_OF_CALLS: usize = (MOST_FOREIGN + MAX_HELD + 2) * MAX_CPUS;
 
 /// So many buffers are lent at once that were not lent before: each may move all that are known already, in memory.
@@ -66,8 +67,8 @@ struct Held {
 }
 
 impl Common {
-    /// For a twin of `owner`, with what it says at `kernel` of its kernel, if that is not 0. Errors: EFAULT; EINVAL if it says what
-    /// cannot be; ENOMEM.
+    /// For a twin of `owner`, with what it says at `kernel` of its kernel, if that is not 0. Errors: EFAULT; EINVAL if
+    /// it says what cannot be; ENOMEM.
     pub fn new(owner: DomId, kernel: u64) -> Result<Self, Errno> {
         let said = if kernel == 0 { TwinKernel::default() } else { GuestPtr::new(kernel).read()? };
         let mut notes = Vec::new();
@@ -139,9 +140,9 @@ impl Common {
         work(&mut self.pool.lock())
     }
 
-    /// Takes buffers that `d`, whose page `locate` finds, lends. Errors: EINVAL for one that cannot be, as at address 0, or whose bytes are not in one
-    /// frame of `d`'s that it may write; ENOSPC if there are too many; ENOMEM; ERESTART: to be called again, for there are more. Those before are
-    /// lent then.
+    /// Takes buffers that `d`, whose page `locate` finds, lends. Errors: EINVAL for one that cannot be, as at address
+    /// 0, or whose bytes are not in one frame of `d`'s that it may write; ENOSPC if there are too many; ENOMEM;
+    /// ERESTART: to be called again, for there are more. Those before are lent then.
     pub fn lend(
         &self,
         d: &Domain,
@@ -233,7 +234,8 @@ impl Common {
         }
     }
 
-    /// Lets go of some frames of lent buffers, of a twin that goes. `true`: there are more. The domain may have given each up, so that it comes back now.
+    /// Lets go of some frames of lent buffers, of a twin that goes. `true`: there are more. The domain may have given
+    /// each up, so that it comes back now.
     pub fn let_go(&self) -> bool {
         let mut held = self.held.lock();
         let left = held.len().saturating_sub(LET_GO_AT_ONCE);
@@ -303,7 +305,8 @@ impl Common {
     }
 }
 
-/// Holds the frame of `d`'s in which so many bytes at an address are; and where in the machine they are. Errors: EINVAL.
+/// Holds the frame of `d`'s in which so many bytes at an address are; and where in the machine they are. Errors:
+/// EINVAL.
 fn hold(
     d: &Domain,
     (address, len): (u64, u32),

@@ -14,7 +14,8 @@ use twin_runtime::stubs::{save, special, Targets};
 use x86::error_code::PageFaultError;
 use xen_abi::regs::CpuUserRegs;
 
-/// Portions of other work on its domain's page tables that a routine waits for when it faults: a millisecond each or less.
+/// Portions of other work on its domain's page tables that a routine waits for when it faults: a millisecond each or
+/// less.
 const ROUNDS: u32 = 64;
 
 /// How a gate goes on, for the assembly.
@@ -181,7 +182,8 @@ pub unsafe fn set_mirror(of: Option<&Mirror>) {
     mirror().store(of.map_or(core::ptr::null_mut(), |of| core::ptr::from_ref(of).cast_mut()), Ordering::Relaxed);
 }
 
-/// Goes into the twin that `running` describes by `go`, which is given its address. Returns rax of the way out; how it ended is in `running`.
+/// Goes into the twin that `running` describes by `go`, which is given its address. Returns rax of the way out; how it
+/// ended is in `running`.
 #[inline(always)]
 fn run(running: &mut Running<'_, '_>, go: impl FnOnce(*mut u8) -> u64) -> u64 {
     let place = slot();
@@ -197,8 +199,8 @@ fn run(running: &mut Running<'_, '_>, go: impl FnOnce(*mut u8) -> u64) -> u64 {
 /// # Safety
 /// 1. The instance's areas are mapped as `twin_abi::layout` says, its code was verified, its mirror root is loaded, the
 ///    twins' IDT is, and no breakpoint is armed.
-/// 2. The entry's stack pointer is in the instance's stack, with the address of the way out at it and `indirect_args` words above; its
-///    arguments are there to be read.
+/// 2. The entry's stack pointer is in the instance's stack, with the address of the way out at it and `indirect_args`
+///    words above; its arguments are there to be read.
 #[inline(always)]
 pub unsafe fn enter(running: &mut Running<'_, '_>, Entry { save, stack, stub, args }: Entry) -> u64 {
     // SAFETY: (1), (2).
@@ -227,8 +229,8 @@ pub fn server(routine: Option<Routine>) -> u64 {
     routine.map_or(serve_not as *const () as u64, Routine::made::<Servers>)
 }
 
-/// Serves a call of an import by routine `N`: a function for each, which saves the registers that this one needs, and leaves its result
-/// in registers. Called by `twin_import` on the hypervisor's stack, with interrupts off.
+/// Serves a call of an import by routine `N`: a function for each, which saves the registers that this one needs, and
+/// leaves its result in registers. Called by `twin_import` on the hypervisor's stack, with interrupts off.
 extern "C" fn serve<N: Native>(call: &ImportCall, running: &mut Running<'_, '_>) -> Outcome {
     match running.serve::<N>(&call.args) {
         Some(Ok(value)) => Outcome { way: way::RETURN, value },
@@ -313,8 +315,9 @@ fn enter_at(saved: &mut Saved, running: &Running<'_, '_>, offset: u32) -> u64 {
     way::ENTER
 }
 
-/// An exception while a twin or one of its gates runs. `true` if `regs` say where to go on: at the same instruction, which now
-/// finds what it lacked; or out of the twin, whose own code raised the exception. Else it is for the exception table.
+/// An exception while a twin or one of its gates runs. `true` if `regs` say where to go on: at the same instruction,
+/// which now finds what it lacked; or out of the twin, whose own code raised the exception. Else it is for the
+/// exception table.
 pub fn trap(regs: &mut CpuUserRegs, vector: u8, address: u64) -> bool {
     // SAFETY: `set_mirror` says that it stays.
     let mirror = unsafe { mirror().load(Ordering::Relaxed).as_ref() };

@@ -61,7 +61,8 @@ impl Frames {
         const WORDS: usize = PAGE_SIZE / 8;
         let Some(mfn) = self.all.get(index / WORDS) else { return };
         let word = phys_to_virt(mfn.addr()).cast::<u64>().wrapping_add(index % WORDS);
-        // SAFETY: an aligned word of a frame of ours in the direct map, in which no Rust object lies; who runs twins reads it too, so atomics.
+        // SAFETY: an aligned word of a frame of ours in the direct map, in which no Rust object lies; who runs twins
+        // reads it too, so atomics.
         unsafe { AtomicU64::from_ptr(word) }.store(value, Ordering::Release);
     }
 
@@ -69,7 +70,8 @@ impl Frames {
     #[inline]
     pub fn word(&self, index: u64) -> &AtomicU64 {
         debug_assert!((index as usize) < PAGE_SIZE / 8 && self.first != 0);
-        // SAFETY: callers name words of a page, and have asked for one; the frame is ours while `self` lives; twins change it, so atomics.
+        // SAFETY: callers name words of a page, and have asked for one; the frame is ours while `self` lives; twins
+        // change it, so atomics.
         unsafe { AtomicU64::from_ptr((self.first as *mut u64).add(index as usize)) }
     }
 }

@@ -78,7 +78,8 @@ pub struct Instance {
     /// What else is mapped only for it, and its unsafe stack.
     _others: [Frames; OTHERS],
     _unsafe_stack: Frames,
-    /// Does an invocation wait in it? Written by who has the slot. Who looks for a free one leaves those alone in which something waits.
+    /// Does an invocation wait in it? Written by who has the slot. Who looks for a free one leaves those alone in which
+    /// something waits.
     has_waiting: AtomicBool,
     /// Its gates. Who runs it holds this: one invocation at a time.
     pub slot: Mutex<Slot>,
@@ -378,8 +379,9 @@ impl Instance {
         entry::Resume { save: self.save.start(), value, kept }
     }
 
-    /// Words of the twin's stack that are arguments of the function that it calls with this stack pointer. How many arguments that has
-    /// nobody knows; what else lies there and names a place of the instance is 0, for the domain is not to see it.
+    /// Words of the twin's stack that are arguments of the function that it calls with this stack pointer. How many
+    /// arguments that has nobody knows; what else lies there and names a place of the instance is 0, for the domain is
+    /// not to see it.
     pub fn stack_arguments<const N: usize>(&self, stack: u64) -> [u64; N] {
         let range = self.config.stack_arguments(stack);
         core::array::from_fn(|n| {
@@ -395,7 +397,8 @@ impl Instance {
     }
 }
 
-/// Takes the mappings of all instances of twin `place` away, on all CPUs, and their tables. No twin runs there, nor will.
+/// Takes the mappings of all instances of twin `place` away, on all CPUs, and their tables. No twin runs there, nor
+/// will.
 pub fn unmap(place: usize) {
     let first = base_of(place, 0);
     let cut: [_; GIBS] = core::array::from_fn(|n| vmap::unmap_gib(first + n as u64 * GIB));

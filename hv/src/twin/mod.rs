@@ -2,10 +2,10 @@
 //!
 //! A domain loads a twin through `twin_op`. The image is copied, verified (`twin_verify`), and mapped once for each CPU
 //! ([`instance`]); the domain's kernel half appears in a page-table root of the twin's own ([`space`]). An invocation
-//! ([`calls`], [`run`], [`entry`]) runs with interrupts on, on its own stack, until it returns, is aborted, or waits for a function of
-//! the domain. Other functions that it calls are served here, on the domain's structures ([`common`]).
-//! An abort disables the twin, says where, and concerns nobody else. What the twin relies on and what it may not do is
-//! `docs/sandbox.md`.
+//! ([`calls`], [`run`], [`entry`]) runs with interrupts on, on its own stack, until it returns, is aborted, or waits
+//! for a function of the domain. Other functions that it calls are served here, on the domain's structures
+//! ([`common`]). An abort disables the twin, says where, and concerns nobody else. What the twin relies on and what it
+//! may not do is `docs/sandbox.md`.
 //!
 //! Lock order: [`table`], and of those that drive network cards [`net`].
 
@@ -64,9 +64,10 @@ impl From<Errno> for NotLoaded {
     }
 }
 
-/// Begins to load a twin for `d`, whose vCPU runs here; the number of its place, for [`go_on`]. Errors: EPERM if it drives no
-/// device; EACCES for a mode that the boot options do not allow; EINVAL for bad arguments; too few per-CPU areas; EFAULT for
-/// what describes its kernel; ENOMEM; ENOSPC if it has as many as it may have, or there are as many as there can be.
+/// Begins to load a twin for `d`, whose vCPU runs here; the number of its place, for [`go_on`]. Errors: EPERM if it
+/// drives no device; EACCES for a mode that the boot options do not allow; EINVAL for bad arguments; too few per-CPU
+/// areas; EFAULT for what describes its kernel; ENOMEM; ENOSPC if it has as many as it may have, or there are as many
+/// as there can be.
 pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     if !d.drives_devices.load(Ordering::Relaxed) {
         return Err(Errno::EPERM.into());
@@ -100,9 +101,9 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     Ok(number)
 }
 
-/// Goes on loading the twin of `d` in place `number`. `false`: to be called again, when other work was done. Errors: the image
-/// is refused; ENOENT if nothing is being loaded there; EINVAL for a root that is no table; ENOMEM; EFAULT for an image that is not there, and
-/// for a twin whose number could not be told. The place is empty then.
+/// Goes on loading the twin of `d` in place `number`. `false`: to be called again, when other work was done. Errors:
+/// the image is refused; ENOENT if nothing is being loaded there; EINVAL for a root that is no table; ENOMEM; EFAULT
+/// for an image that is not there, and for a twin whose number could not be told. The place is empty then.
 pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
     let place = place(number)?;
     let is_untold = match place.read().as_ref().filter(|state| state.owner() == d.id) {
@@ -199,8 +200,8 @@ fn begin_to_verify(place: &mut Option<State>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Makes what a twin sees, then what it has on each CPU that is up, one at a time, and the code that they share. `false`: there is more to
-/// make. Errors as [`go_on`], and ERESTART: to be called again.
+/// Makes what a twin sees, then what it has on each CPU that is up, one at a time, and the code that they share.
+/// `false`: there is more to make. Errors as [`go_on`], and ERESTART: to be called again.
 fn make(d: &Domain, verifying: &mut Verifying, place: usize, verified: Verified<'static>) -> Result<bool, Errno> {
     let Verifying { request, common, mirror, making, .. } = verifying;
     let mirror = match mirror {
@@ -249,8 +250,8 @@ fn has_bmi() -> bool {
     crate::cpu::cpuid(7, 0).ebx & BOTH == BOTH
 }
 
-/// Forgets twin `number` of `d`, or what is being loaded there. Errors: ENOENT if it has none of that number; ERESTART: to be called again,
-/// and nobody begins to use it meanwhile.
+/// Forgets twin `number` of `d`, or what is being loaded there. Errors: ENOENT if it has none of that number; ERESTART:
+/// to be called again, and nobody begins to use it meanwhile.
 pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
     let place = place(number)?;
     // Nobody waits for who looks only whose it is.
@@ -319,8 +320,8 @@ pub fn status(d: &Domain, status: &mut TwinStatus) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Fills in what a twin has done: the first of `owner`'s, or of anybody's, from number `stats.twin` on. Errors: ENOENT if there is none.
-/// One that is being loaded or unloaded is passed over.
+/// Fills in what a twin has done: the first of `owner`'s, or of anybody's, from number `stats.twin` on. Errors: ENOENT
+/// if there is none. One that is being loaded or unloaded is passed over.
 pub fn stats(owner: Option<&Domain>, stats: &mut TwinStats) -> Result<(), Errno> {
     for (number, place) in (0..).zip(&TWINS).skip(stats.twin as usize) {
         let Some(place) = place.try_read() else { continue };
@@ -345,7 +346,8 @@ pub fn stats(owner: Option<&Domain>, stats: &mut TwinStats) -> Result<(), Errno>
 
 // What these three have on the stack is not there while a twin runs.
 
-/// Lends buffers of `d`'s to its twin. Errors: ENOENT; EBUSY while it is loaded or unloaded; EFAULT; E2BIG for too many at once; as
+/// Lends buffers of `d`'s to its twin. Errors: ENOENT; EBUSY while it is loaded or unloaded; EFAULT; E2BIG for too many
+/// at once; as
 /// [`Common::lend`].
 #[inline(never)]
 pub fn lend(d: &Domain, lend: &TwinLend) -> Result<(), Errno> {
@@ -357,7 +359,8 @@ pub fn lend(d: &Domain, lend: &TwinLend) -> Result<(), Errno> {
     loaded.common.lend(d, list, |address| loaded.mirror.locate(d, address))
 }
 
-/// Gives buffers back to `d` that it lent to its twin. Errors: as [`lend`]; EFAULT also if the list cannot be written: those are lost.
+/// Gives buffers back to `d` that it lent to its twin. Errors: as [`lend`]; EFAULT also if the list cannot be written:
+/// those are lost.
 #[inline(never)]
 pub fn recall(d: &Domain, lend: &mut TwinLend) -> Result<(), Errno> {
     let mut list = [TwinLent::default(); op::MAX_LENT_AT_ONCE as usize];
@@ -369,8 +372,8 @@ pub fn recall(d: &Domain, lend: &mut TwinLend) -> Result<(), Errno> {
     GuestPtr::new(lend.list).write_slice(&list[..count])
 }
 
-/// Moves what `d` has to do for its twin to where it says. Errors: ENOENT; EBUSY while it is loaded or unloaded; E2BIG for too many at
-/// once; EFAULT, and those are lost.
+/// Moves what `d` has to do for its twin to where it says. Errors: ENOENT; EBUSY while it is loaded or unloaded; E2BIG
+/// for too many at once; EFAULT, and those are lost.
 #[inline(never)]
 pub fn fetch_notes(d: &Domain, notes: &mut TwinNotes) -> Result<(), Errno> {
     let mut list = [TwinNote::default(); op::MAX_NOTES_AT_ONCE as usize];

@@ -24,7 +24,8 @@ pub struct Running<'a, 'v> {
     pub left: &'a mut Left,
 }
 
-/// What an invocation leaves that does not return. It is the session's: what an invocation needs that returns is little.
+/// What an invocation leaves that does not return. It is the session's: what an invocation needs that returns is
+/// little.
 #[derive(Default)]
 pub struct Left {
     /// Why it was aborted.
@@ -90,7 +91,8 @@ impl Running<'_, '_> {
         may_call.then(|| N::call(&common.support, self.domain, args))
     }
 
-    /// How to go on after a `call` of import `number` that [`Self::serve`] has not served, or for which there is no routine.
+    /// How to go on after a `call` of import `number` that [`Self::serve`] has not served, or for which there is no
+    /// routine.
     pub fn not_returned(&mut self, number: u32, done: Option<&Stop>, call: &Call) -> Answer {
         match done {
             Some(stop) => self.invocation.stopped(number, *stop, call, self.domain),
@@ -115,13 +117,15 @@ impl Running<'_, '_> {
         self.left.abort = Some(Abort::exception(&self.image(), offset, vector, address, budget, in_guard));
     }
 
-    /// The twin, or a stub on its way, was interrupted: perhaps by the timer, which has to fire again. The next gate asks for the time.
+    /// The twin, or a stub on its way, was interrupted: perhaps by the timer, which has to fire again. The next gate
+    /// asks for the time.
     pub fn keep_timer(&self) {
         self.domain.unheard.note();
         timers::fire_again_by(self.domain.deadline_ns());
     }
 
-    /// The twin was interrupted at `rip`. Whether its time is over, which ends the invocation. Else the timer fires when it is.
+    /// The twin was interrupted at `rip`. Whether its time is over, which ends the invocation. Else the timer fires
+    /// when it is.
     pub fn is_out_of_time(&mut self, rip: u64) -> bool {
         self.domain.note_late(tsc::now_ns());
         if !self.domain.has_no_time_left() {

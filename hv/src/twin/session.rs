@@ -1,5 +1,6 @@
-//! A CPU in the mirror of a twin: it is there for one or more invocations, and for what is done to the domain's structures between
-//! them. Whose vCPU runs on the CPU, and whether one does, is of no concern: what was loaded before is loaded again at the end.
+//! A CPU in the mirror of a twin: it is there for one or more invocations, and for what is done to the domain's
+//! structures between them. Whose vCPU runs on the CPU, and whether one does, is of no concern: what was loaded before
+//! is loaded again at the end.
 
 use crate::arch::{idt, tlb, tsc};
 use crate::cpu::percpu::this_cpu;
@@ -38,8 +39,8 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Enters the mirror, for invocations in instance number `instance`. `card`: whose polls are run here, and who takes packets.
-    /// `None`: the domain is gone.
+    /// Enters the mirror, for invocations in instance number `instance`. `card`: whose polls are run here, and who
+    /// takes packets. `None`: the domain is gone.
     pub fn enter(loaded: &'a Loaded, instance: usize, card: Option<OnCard<'a>>) -> Option<Self> {
         let owner = domain::find(loaded.owner)?;
         let instance = &loaded.instances[instance];
@@ -60,7 +61,8 @@ impl<'a> Session<'a> {
         Some(Self { loaded, instance, owner, since, budget: 0, function: 0, left, early: None, domain })
     }
 
-    /// Calls a function in the instance, whose `slot` is the caller's. What it returned; `None`: it has not, and `early` says why.
+    /// Calls a function in the instance, whose `slot` is the caller's. What it returned; `None`: it has not, and
+    /// `early` says why.
     #[inline(always)]
     pub fn call(&mut self, slot: &mut Slot, function: Function, args: &[u64; 6], _: Interruptible<'_>) -> Option<u64> {
         let (instance, steps) = (self.instance, self.loaded.budget.cast_signed());
@@ -73,13 +75,14 @@ impl<'a> Session<'a> {
         instance.set_taken_poll(0);
         let entry = instance.entry(function, args);
         let mut running = Running { instance, invocation, domain: &mut self.domain, left: &mut self.left };
-        // SAFETY: the areas are those of `Instance`, whose code was verified; the mirror is loaded, so is the twins' IDT, and no
-        // breakpoint is armed (`enter`).
+        // SAFETY: the areas are those of `Instance`, whose code was verified; the mirror is loaded, so is the twins'
+        // IDT, and no breakpoint is armed (`enter`).
         let value = unsafe { entry::enter(&mut running, entry) };
         self.ended(slot, value)
     }
 
-    /// Goes on with what waits in the instance, after a function of the domain that returned `result`. As [`Self::call`].
+    /// Goes on with what waits in the instance, after a function of the domain that returned `result`. As
+    /// [`Self::call`].
     pub fn resume(&mut self, slot: &mut Slot, result: u64, _: Interruptible<'_>) -> Option<u64> {
         let instance = self.instance;
         self.begin();
@@ -154,7 +157,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// What waits in instance number `instance`, whose slot the caller has, does not go on: the domain gets back what that has taken.
+/// What waits in instance number `instance`, whose slot the caller has, does not go on: the domain gets back what that
+/// has taken.
 pub fn end_waiting(loaded: &Loaded, instance: usize, slot: &mut Slot) {
     loaded.instances[instance].set_waiting(slot, None);
     let _ = slot.twin.resume();

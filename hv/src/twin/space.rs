@@ -1,12 +1,12 @@
 //! What a twin sees of memory: the mirror of its domain, and the areas of its instances.
 //!
-//! The mirror is a page-table root of the hypervisor's own. Its upper half has the hypervisor's slots and nothing else; slots
-//! 16 to 255 of its lower half refer to the tables that the domain's root has in slots 272 to 511 ([`hv_core::mmu::mirror`]).
-//! Slot 1 has the unsafe areas. So an address of the domain's with bits 47 to 63 cleared is the domain's page, with its
-//! rights, as a supervisor page that cannot be executed.
+//! The mirror is a page-table root of the hypervisor's own. Its upper half has the hypervisor's slots and nothing else;
+//! slots 16 to 255 of its lower half refer to the tables that the domain's root has in slots 272 to 511
+//! ([`hv_core::mmu::mirror`]). Slot 1 has the unsafe areas. So an address of the domain's with bits 47 to 63 cleared is
+//! the domain's page, with its rights, as a supervisor page that cannot be executed.
 //!
-//! An entry is made when the twin is loaded, or at the first fault in a slot that was empty then: kernels add entries to
-//! their root now and then, and take none away.
+//! An entry is made when the twin is loaded, or at the first fault in a slot that was empty then: kernels add entries
+//! to their root now and then, and take none away.
 
 use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::mmu_env::mmu;
@@ -54,13 +54,14 @@ pub struct Mirror {
     root: Mfn,
     /// Tables of the unsafe areas.
     tables: Vec<Mfn>,
-    /// The domain's root. `None` when that was given back: nothing is shared any more. Who has it locked changes entries.
+    /// The domain's root. `None` when that was given back: nothing is shared any more. Who has it locked changes
+    /// entries.
     of: Mutex<Option<RootRef>>,
 }
 
 impl Mirror {
-    /// A mirror of `root`, which must be an L4 table of `d`'s or become one; nothing is in it yet. Errors: EINVAL if it does not, ERESTART,
-    /// ENOMEM.
+    /// A mirror of `root`, which must be an L4 table of `d`'s or become one; nothing is in it yet. Errors: EINVAL if it
+    /// does not, ERESTART, ENOMEM.
     pub fn new(d: &Domain, root: Mfn) -> Result<Self, Errno> {
         let own = frames::alloc_table_for_domain().ok_or(Errno::ENOMEM)?;
         let of = mmu().acquire_root(d.mm.id, root, &mut d.mm.lock()).inspect_err(|_| frames::free_table(own))?;
@@ -71,7 +72,8 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Has all in it that the domain's root has now. ERESTART: to be called again. After other errors, [`Self::release`] it.
+    /// Has all in it that the domain's root has now. ERESTART: to be called again. After other errors,
+    /// [`Self::release`] it.
     pub fn share_all(&self, d: &Domain) -> Result<(), Errno> {
         (FIRST_SLOT..END_SLOT).try_for_each(|slot| self.share(d, slot))
     }
@@ -82,12 +84,13 @@ impl Mirror {
     }
 
     fn entry(&self, slot: usize) -> &AtomicU64 {
-        // SAFETY: the root is a frame of ours in the direct map; `slot` is below 512 everywhere here; the CPU reads it too.
+        // SAFETY: the root is a frame of ours in the direct map; `slot` is below 512 everywhere here; the CPU reads it
+        // too.
         unsafe { AtomicU64::from_ptr(phys_to_virt(self.root.addr()).cast::<u64>().add(slot)) }
     }
 
-    /// Makes an empty entry say what the domain's root says now. Errors: ENOENT when it is being given back; ERESTART; others for what is no
-    /// table.
+    /// Makes an empty entry say what the domain's root says now. Errors: ENOENT when it is being given back; ERESTART;
+    /// others for what is no table.
     fn share(&self, d: &Domain, slot: usize) -> Result<(), Errno> {
         let mut lock = d.mm.lock();
         let of = self.of.lock();
@@ -95,15 +98,16 @@ impl Mirror {
         Ok(mmu().share(d.mm.id, of, self.root, slot, &mut lock)?)
     }
 
-    /// The twin faulted at `masked`, where it wanted to write, or to read. May it try again? That depends on what is there now, not on who
-    /// brought it: another CPU may have been faster.
+    /// The twin faulted at `masked`, where it wanted to write, or to read. May it try again? That depends on what is
+    /// there now, not on who brought it: another CPU may have been faster.
     pub fn fill(&self, masked: u64, is_write: bool) -> Filled {
         let slot = (masked >> 39) as usize;
         let Some(at) = VirtAddr::new(masked).filter(|_| (FIRST_SLOT..END_SLOT).contains(&slot)) else {
             return Filled::Denied;
         };
         let Some(d) = crate::domain::find(self.domain.0) else { return Filled::Denied };
-        // The twin could be interrupted until now. A routine lets no interrupt in, but it has to have this; it answers others between two rounds.
+        // The twin could be interrupted until now. A routine lets no interrupt in, but it has to have this; it answers
+        // others between two rounds.
         this_cpu().allowance.refill();
         match self.share(&d, slot) {
             Err(Errno::ERESTART) => Filled::Later,

@@ -1,7 +1,8 @@
 //! The twins that are loaded, or being loaded, each in a place.
 //!
-//! Lock order: a twin's place, an instance's slot, then what is [`Common`], of which one lock is held at a time (but what is lent is
-//! locked inside what is held); before the domain's locks. They are rows 30 and 110 of `docs/architecture.md`.
+//! Lock order: a twin's place, an instance's slot, then what is [`Common`], of which one lock is held at a time (but
+//! what is lent is locked inside what is held); before the domain's locks. They are rows 30 and 110 of
+//! `docs/architecture.md`.
 
 use super::common::Common;
 use super::counts::{Counts, Ending};
@@ -34,7 +35,8 @@ pub struct Copying {
 }
 
 impl Copying {
-    /// So much is copied at once: where it comes from may be registers of a device, which answers a read in a microsecond, or in ten.
+    /// So much is copied at once: where it comes from may be registers of a device, which answers a read in a
+    /// microsecond, or in ten.
     const PORTION: usize = PAGE_SIZE;
 
     /// Nothing is copied yet. Errors: ENOMEM, also if the memory would be of the reserve.
@@ -166,7 +168,8 @@ pub struct Loaded {
     pub counts: Counts,
     pub aborts: AtomicU64,
     pub disabled: AtomicBool,
-    /// It is to be taken down, or is: who does not use it yet does not begin to. Set under the lock of its place, whichever way that is held.
+    /// It is to be taken down, or is: who does not use it yet does not begin to. Set under the lock of its place,
+    /// whichever way that is held.
     pub is_going: AtomicBool,
     /// What the instances' gates refer to.
     pub _image: ImageBytes,
@@ -222,8 +225,8 @@ impl Loaded {
         self.is_going.load(Ordering::SeqCst)
     }
 
-    /// It, if it may run. Errors: EIO if it is disabled. Running it takes no memory, nor does its abort, so that it does not come to an end
-    /// because others have taken all.
+    /// It, if it may run. Errors: EIO if it is disabled. Running it takes no memory, nor does its abort, so that it
+    /// does not come to an end because others have taken all.
     pub fn usable(&self) -> Result<&Self, Errno> {
         if self.disabled.load(Ordering::Acquire) {
             return Err(Errno::EIO);
@@ -250,7 +253,8 @@ impl Loaded {
     }
 }
 
-/// Takes away the mappings of twin `number`, then what was mapped: an instance at a time, for each is some dozen frames. `true`: that was the last.
+/// Takes away the mappings of twin `number`, then what was mapped: an instance at a time, for each is some dozen
+/// frames. `true`: that was the last.
 fn take_down(number: usize, code: &mut Option<Frames>, instances: &mut Vec<Instance>) -> bool {
     if code.is_some() {
         instance::unmap(number);

@@ -34,8 +34,8 @@ pub fn init(options: &Options) {
     LIMIT_NS.store(u64::from(options.twin_limit_ms) * 1_000_000, Ordering::Relaxed);
 }
 
-/// Invocations of a session that have one [`TimeLimit`]: a handler or a packet to send takes some microseconds. Interrupts are served
-/// meanwhile; other work of this CPU waits.
+/// Invocations of a session that have one [`TimeLimit`]: a handler or a packet to send takes some microseconds.
+/// Interrupts are served meanwhile; other work of this CPU waits.
 const TOGETHER: u32 = 8;
 /// How often a lock of the domain's is tried that somebody holds, perhaps the twin on another CPU.
 const LOCK_TRIES: u32 = 10_000;
@@ -123,8 +123,9 @@ impl<'a> DomainView<'a> {
         }
     }
 
-    /// Its invocation is aborted: the domain gets the locks and the poll back that it has taken. What they protect is the driver's to put in
-    /// order, which begins anew; with a lock taken, or a poll that never ends, it could not even do that.
+    /// Its invocation is aborted: the domain gets the locks and the poll back that it has taken. What they protect is
+    /// the driver's to put in order, which begins anew; with a lock taken, or a poll that never ends, it could not even
+    /// do that.
     pub fn give_back(&mut self) {
         let instance = self.instance;
         if instance.taken_poll() != 0 {
@@ -145,7 +146,8 @@ impl<'a> DomainView<'a> {
         self.begun = 0;
     }
 
-    /// An invocation begins, or goes on: its time runs. `true`: since now, and the timer has to know; else with that of the one before.
+    /// An invocation begins, or goes on: its time runs. `true`: since now, and the timer has to know; else with that of
+    /// the one before.
     pub fn begin(&mut self) -> bool {
         self.to_call = None;
         let is_fresh = self.begun.is_multiple_of(TOGETHER);
@@ -158,7 +160,8 @@ impl<'a> DomainView<'a> {
         is_fresh
     }
 
-    /// Has its CPU other work at `now` (ns)? Who runs it hears of that as of a queue that was woken, so it costs nothing to ask.
+    /// Has its CPU other work at `now` (ns)? Who runs it hears of that as of a queue that was woken, so it costs
+    /// nothing to ask.
     pub fn note_late(&mut self, now: u64) {
         if now >= self.late_ns {
             self.woken |= LATE;
@@ -464,8 +467,8 @@ impl Embedder for DomainView<'_> {
         self.to_call = Some(ToCall { import, function, args: *args, more, is_lock });
         Ok(Upcall::Later)
     }
-    /// The timer interrupts the twin when its time is over, wherever it is, and only if that was on the way to a gate or back, which
-    /// cannot be left there, the next gate has to look.
+    /// The timer interrupts the twin when its time is over, wherever it is, and only if that was on the way to a gate
+    /// or back, which cannot be left there, the next gate has to look.
     #[inline(always)]
     fn is_out_of_time(&self) -> bool {
         self.unheard.is_over(|| self.has_no_time_left())

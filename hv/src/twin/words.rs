@@ -1,11 +1,11 @@
-//! Words of a domain's memory at masked addresses, on the mirror: an instruction each, and a look whether it faulted. The pages are
-//! the supervisor's there, so nothing has to be said to SMAP.
+//! Words of a domain's memory at masked addresses, on the mirror: an instruction each, and a look whether it faulted.
+//! The pages are the supervisor's there, so nothing has to be said to SMAP.
 
 use core::arch::asm;
 use twin_abi::op::MASK_BITS;
 
-/// A masked address: in the window, or nothing is mapped there on the mirror. Nothing else is handed to those who access a domain's
-/// memory without another look.
+/// A masked address: in the window, or nothing is mapped there on the mirror. Nothing else is handed to those who
+/// access a domain's memory without another look.
 #[derive(Clone, Copy)]
 pub struct MaskedAddr(u64);
 

@@ -1,8 +1,8 @@
 //! LZMA: a binary range coder whose every bit has an adaptive probability, over literals and matches.
 //!
-//! The output buffer is the dictionary. Written for few instructions: the coder's state stays in registers because all of
-//! it is inlined into one loop, trees are unrolled, table indices are masked to table sizes that are powers of two so that
-//! no bounds check is left, and matches are copied by words.
+//! The output buffer is the dictionary. Written for few instructions: the coder's state stays in registers because all
+//! of it is inlined into one loop, trees are unrolled, table indices are masked to table sizes that are powers of two
+//! so that no bounds check is left, and matches are copied by words.
 
 #![allow(
     clippy::cast_possible_truncation,

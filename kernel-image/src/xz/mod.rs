@@ -3,9 +3,9 @@
 //!
 //! Why not a library: unpacking the kernel is nearly all that the hypervisor does between its entry and domain 0's.
 //! The libraries that build without `std` keep a dictionary of their own and copy out of it; they take 4.2 and 4.6
-//! thousand million instructions for Debian's kernel, the C library takes 3.7, this module about half. It gains by using
-//! the output buffer as the dictionary, by filtering and checking once over the finished output, and by a check that
-//! needs no table look-up per byte. The libraries serve as oracles in the tests.
+//! thousand million instructions for Debian's kernel, the C library takes 3.7, this module about half. It gains by
+//! using the output buffer as the dictionary, by filtering and checking once over the finished output, and by a check
+//! that needs no table look-up per byte. The libraries serve as oracles in the tests.
 
 mod container;
 mod lzma;

@@ -3,7 +3,8 @@
 //!
 //! An opcode byte (E8, E9) may itself be part of an earlier one's operand. The format says which of those count: a
 //! candidate is skipped if another candidate, one to three bytes before it, was left alone and its operand's top byte,
-//! as seen from here, looks like a plausible address. `earlier` has a bit for each such position: bit 0 one byte before.
+//! as seen from here, looks like a plausible address. `earlier` has a bit for each such position: bit 0 one byte
+//! before.
 
 #![allow(clippy::cast_possible_truncation, reason = "positions wrap at 32 bits by definition")]
 

@@ -1,7 +1,8 @@
-//! A disk's back end in the driver domain that waits to take the place. It is made before it is needed, in a slot of its own, so that it lacks
-//! nothing but the medium when that domain is the driver domain: its ring is there, and granted. What is left of a driver domain that has lost
-//! the place goes here, too. A guest that waits for its disk comes first, so one step is done at a look that nothing but time has asked for; there is
-//! one a moment after whatever may be the occasion.
+//! A disk's back end in the driver domain that waits to take the place. It is made before it is needed, in a slot of
+//! its own, so that it lacks nothing but the medium when that domain is the driver domain: its ring is there, and
+//! granted. What is left of a driver domain that has lost the place goes here, too. A guest that waits for its disk
+//! comes first, so one step is done at a look that nothing but time has asked for; there is one a moment after whatever
+//! may be the occasion.
 
 use super::{medium, state, Device, DiskService, Disks, Far, Step, DISK_NO_BACK};
 use crate::service::name_of;
@@ -19,7 +20,8 @@ impl DiskService {
         Ok(is_named.then_some(domain))
     }
 
-    /// Where a disk's things are, in the driver domain of now if they are there; else where those are that it does not need any more.
+    /// Where a disk's things are, in the driver domain of now if they are there; else where those are that it does not
+    /// need any more.
     pub(super) fn far(&self, device: Device, driver: Option<u16>, store: &mut impl Store) -> Result<Option<Far>> {
         let places = self.places_of(device, store)?;
         if let Some(place) = places.iter().find(|place| Some(place.driver) == driver) {
@@ -31,7 +33,8 @@ impl DiskService {
         Ok(places.into_iter().find(|place| Some(place.driver) != waiting))
     }
 
-    /// The store tells of the one that waits, of its name, say: then it need not be asked for that when it has the place.
+    /// The store tells of the one that waits, of its name, say: then it need not be asked for that when it has the
+    /// place.
     fn expect(&mut self, waiting: Option<u16>, store: &mut impl Store) -> Result<()> {
         if self.expected == waiting {
             return Ok(());
@@ -84,8 +87,8 @@ impl DiskService {
         Ok(slots.len() + self.devices.iter().filter(lacks).count() < self.nr_slots as usize)
     }
 
-    /// The slot of a back end that is made ahead, which goes: a guest that waits for a disk needs it more than one that may have to wait a little longer
-    /// when its driver domain dies. `driver` is whom it is for.
+    /// The slot of a back end that is made ahead, which goes: a guest that waits for a disk needs it more than one that
+    /// may have to wait a little longer when its driver domain dies. `driver` is whom it is for.
     pub(super) fn take_ahead(
         &mut self,
         driver: u16,
@@ -110,7 +113,8 @@ impl DiskService {
             || self.ahead.values().any(|state| state == path)
     }
 
-    /// Does for a disk that has its back end what is next to do for the one that may come. `true`: a back end was begun or granted its ring.
+    /// Does for a disk that has its back end what is next to do for the one that may come. `true`: a back end was begun
+    /// or granted its ring.
     pub(super) fn prepare(&mut self, device: Device, store: &mut impl Store, disks: &mut impl Disks) -> Result<bool> {
         let is_served = self.back_of(device).is_some();
         let Some(driver) = self.driver(store)?.filter(|_| is_served) else { return Ok(false) };

@@ -1,9 +1,10 @@
 //! What is to be done next for a guest's disk: a pure function of what xenstore and the hypervisor say.
 //!
-//! There are two ends. The guest's is as with an interface ([`crate::device`]), but for one thing: what the medium can do is known only when
-//! there has been a back end, so the guest is shown state 4 no earlier. Behind it, in the driver domain, is a stock back end, whose front end is
-//! played here (its *near* state, and the back end's *far* one). A guest that is connected is never shown 5 or 6, whatever becomes of that, unless it
-//! shows 5 itself. A guest keeps its disk, and gets the next back end, until its front end says that it has left it, also if the toolstack wants it back.
+//! There are two ends. The guest's is as with an interface ([`crate::device`]), but for one thing: what the medium can
+//! do is known only when there has been a back end, so the guest is shown state 4 no earlier. Behind it, in the driver
+//! domain, is a stock back end, whose front end is played here (its *near* state, and the back end's *far* one). A
+//! guest that is connected is never shown 5 or 6, whatever becomes of that, unless it shows 5 itself. A guest keeps its
+//! disk, and gets the next back end, until its front end says that it has left it, also if the toolstack wants it back.
 
 use crate::device::{state, Back};
 
@@ -18,7 +19,8 @@ pub struct Seen {
     pub is_connected: bool,
     /// The hypervisor has a back end for it.
     pub is_attached: bool,
-    /// Its front end has left it, and its back end still has something under way. That is let end before the disk is let go, but not for long.
+    /// Its front end has left it, and its back end still has something under way. That is let end before the disk is
+    /// let go, but not for long.
     pub is_draining: bool,
     /// The hypervisor answers its requests with errors.
     pub has_given_up: bool,
@@ -30,9 +32,11 @@ pub struct Seen {
     pub near: u32,
     /// Its back end's.
     pub far: u32,
-    /// That back end was told that its front end does not come again, so who runs scripts in the driver domain takes it away when it has closed.
+    /// That back end was told that its front end does not come again, so who runs scripts in the driver domain takes it
+    /// away when it has closed.
     pub is_dismissed: bool,
-    /// It has closed, and is given time for that: who runs scripts there does nothing for the next disk of that place before.
+    /// It has closed, and is given time for that: who runs scripts there does nothing for the next disk of that place
+    /// before.
     pub is_unplugging: bool,
     /// A script has told that back end which device it is. That is looked at only while the back end waits for it.
     pub has_medium: bool,
@@ -73,7 +77,8 @@ pub enum Step {
     Forget,
 }
 
-/// A front end that shows this uses no disk that it has had. One that is closing does: Linux before 5.15 shows that as long as something is mounted there.
+/// A front end that shows this uses no disk that it has had. One that is closing does: Linux before 5.15 shows that as
+/// long as something is mounted there.
 pub fn has_left(front: u32) -> bool {
     matches!(front, state::UNKNOWN | state::INITIALISING | state::CLOSED)
 }
@@ -185,7 +190,8 @@ mod tests {
         has_grown: false,
     };
 
-    /// Takes steps until there is none, as a store, a stock back end that answers at once, and the hypervisor would have them.
+    /// Takes steps until there is none, as a store, a stock back end that answers at once, and the hypervisor would
+    /// have them.
     fn settle(mut seen: Seen) -> (Seen, Vec<Step>) {
         let mut steps = Vec::new();
         while let Some(step) = next(&seen) {

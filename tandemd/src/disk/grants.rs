@@ -1,8 +1,9 @@
-//! What slots grant to domains that have no place there any more is taken back. A domain's number may be another one's some day, a guest's perhaps, and pages hold
-//! what was last in them.
+//! What slots grant to domains that have no place there any more is taken back. A domain's number may be another one's
+//! some day, a guest's perhaps, and pages hold what was last in them.
 //!
-//! What is in use cannot be taken back before it is not: a driver domain keeps what it has mapped until it is gone. So slots are looked at again. What an earlier
-//! daemon has left is found by looking at all that ever had pages, which are the first ones.
+//! What is in use cannot be taken back before it is not: a driver domain keeps what it has mapped until it is gone. So
+//! slots are looked at again. What an earlier daemon has left is found by looking at all that ever had pages, which are
+//! the first ones.
 
 use super::{DiskService, Disks};
 use crate::hypercall::Left;

@@ -1,4 +1,5 @@
-//! What a driver domain's back end says of a medium, as far as it can be: guests' kernels divide by it, and shift by it, and ask no questions.
+//! What a driver domain's back end says of a medium, as far as it can be: guests' kernels divide by it, and shift by
+//! it, and ask no questions.
 
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -37,7 +38,8 @@ pub const OTHER_SIZE: &str = "another size than the guest was told";
 pub const LARGER: &str = "a larger size than the guest was told, and where it looks may be another medium by now";
 
 impl Medium {
-    /// By what is said of each of these keys. The inner error: what of that cannot be. What it may be without is left out then.
+    /// By what is said of each of these keys. The inner error: what of that cannot be. What it may be without is left
+    /// out then.
     pub fn read(
         keys: &[&'static str],
         mut said: impl FnMut(&str) -> Result<Option<String>>,
@@ -56,8 +58,8 @@ impl Medium {
         Ok(Self::of(numbers))
     }
 
-    /// By how much it has grown if this may be the medium of which the other was said. `None`: it is another one. What it can do besides is said with
-    /// each request's answer.
+    /// By how much it has grown if this may be the medium of which the other was said. `None`: it is another one. What
+    /// it can do besides is said with each request's answer.
     pub fn growth_since(&self, told: &Self) -> Option<u64> {
         let size = |of: &Self| of.0.get(SECTOR_SIZE).copied().unwrap_or(UNIT);
         if size(self) != size(told) {

@@ -1,7 +1,9 @@
-//! A service of disks: plays the back end's part for guests, and the front end's for the driver domain's stock back end.
+//! A service of disks: plays the back end's part for guests, and the front end's for the driver domain's stock back
+//! end.
 //!
-//! It remembers nothing that matters: which slot of the service's domain a disk has is in xenstore, in the front end's directory there. A
-//! driver domain may come and go at any moment; it is looked at again and again while a disk is without a back end.
+//! It remembers nothing that matters: which slot of the service's domain a disk has is in xenstore, in the front end's
+//! directory there. A driver domain may come and go at any moment; it is looked at again and again while a disk is
+//! without a back end.
 
 mod ahead;
 mod device;
@@ -39,7 +41,8 @@ const MAX_STEPS: usize = 12;
 /// So often is looked at a disk that waits for its back end, or is under way; and at all.
 const UNTIL_TRIED: Duration = Duration::from_millis(200);
 const UNTIL_NEXT: Duration = Duration::from_secs(2);
-/// So long after a disk has its back end, or after there is news of the domain that waits, one step is done of what is made ahead there.
+/// So long after a disk has its back end, or after there is news of the domain that waits, one step is done of what is
+/// made ahead there.
 const UNTIL_PREPARED: Duration = Duration::from_millis(200);
 /// Who runs scripts in a driver domain is reminded so often.
 const UNTIL_REMINDED: Duration = Duration::from_secs(3);
@@ -47,9 +50,11 @@ const UNTIL_REMINDED: Duration = Duration::from_secs(3);
 const A_MOMENT: Duration = Duration::from_millis(5);
 /// So long a disk that the toolstack takes away shows that it is closed.
 const UNTIL_SEEN: Duration = Duration::from_millis(500);
-/// So long its back end has to end what is under way when its front end has left it. What has not ended then is answered with errors.
+/// So long its back end has to end what is under way when its front end has left it. What has not ended then is
+/// answered with errors.
 const UNTIL_DRAINED: Duration = Duration::from_secs(2);
-/// So long whoever runs scripts in the driver domain (`xl devd`) has to take away a back end that has closed for good. If nobody does it is taken away here.
+/// So long whoever runs scripts in the driver domain (`xl devd`) has to take away a back end that has closed for good.
+/// If nobody does it is taken away here.
 const UNTIL_UNPLUGGED: Duration = Duration::from_secs(10);
 
 /// A service.
@@ -67,7 +72,8 @@ pub struct DiskService {
     connected: BTreeMap<Device, ChannelDiskStatus>,
     /// Of each, the state of the back end that is followed.
     fars: BTreeMap<Device, String>,
-    /// Those whose back ends have shown their states, perhaps once more, since what they say of their media was compared with what guests were told.
+    /// Those whose back ends have shown their states, perhaps once more, since what they say of their media was
+    /// compared with what guests were told.
     may_have_grown: BTreeSet<Device>,
     /// Of each, that of the back end in the domain that waits, which is followed too.
     ahead: BTreeMap<Device, String>,
@@ -463,8 +469,8 @@ impl DiskService {
         Ok(all.into_iter().map(|disk| (Device { guest: disk.guest, number: disk.device }, disk)).collect())
     }
 
-    /// The domid of the driver domain, if it is there. The toolstack writes its name before the store knows it: directories that it
-    /// gets before that are not its own.
+    /// The domid of the driver domain, if it is there. The toolstack writes its name before the store knows it:
+    /// directories that it gets before that are not its own.
     fn driver(&mut self, store: &mut impl Store) -> Result<Option<u16>> {
         let Some(wanted) = self.driver_domain.clone() else { return Ok(None) };
         if let Some(domain) = self.driver {
@@ -535,7 +541,8 @@ impl DiskService {
         }
     }
 
-    /// Watches the state of the back end that the disk has in the driver domain of now, and no other. `true`: there is a new one.
+    /// Watches the state of the back end that the disk has in the driver domain of now, and no other. `true`: there is
+    /// a new one.
     fn follow_far(&mut self, device: Device, far: Option<&Far>, store: &mut impl Store) -> Result<bool> {
         let wanted = far.filter(|far| far.is_current).map(|far| format!("{}/state", far.far));
         if self.fars.get(&device) == wanted.as_ref() {

@@ -1,7 +1,8 @@
 //! Whether a guest may have a medium that another guest has.
 //!
-//! The driver domain's script looks whether a device that it gives out is another guest's. It tells guests apart by the domains of their front ends, and those are the
-//! service's own, all the same one. So it is looked here, by what the toolstack says: by the same rule, and where that script is the one that would look.
+//! The driver domain's script looks whether a device that it gives out is another guest's. It tells guests apart by the
+//! domains of their front ends, and those are the service's own, all the same one. So it is looked here, by what the
+//! toolstack says: by the same rule, and where that script is the one that would look.
 
 use super::{Device, DiskService};
 use crate::store::Store;
@@ -18,8 +19,9 @@ struct Wanted {
 }
 
 impl DiskService {
-    /// Fails if another guest has the medium of a disk that is to get its first back end, and one of the two may write there. Those that are of one VM may have it both, as when it
-    /// moves to where it is, and those of which that is not known: who goes may have lost its directory. Who has its disk keeps it.
+    /// Fails if another guest has the medium of a disk that is to get its first back end, and one of the two may write
+    /// there. Those that are of one VM may have it both, as when it moves to where it is, and those of which that is
+    /// not known: who goes may have lost its directory. Who has its disk keeps it.
     pub(super) fn check_sharing(&self, device: Device, store: &mut impl Store) -> Result<()> {
         if self.connected.contains_key(&device) {
             return Ok(());

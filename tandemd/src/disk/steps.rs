@@ -148,8 +148,8 @@ impl DiskService {
         Ok(true)
     }
 
-    /// The port that was opened for a back end that was not attached is closed. Who was killed just when one was attached has left a number
-    /// that is another disk's by now.
+    /// The port that was opened for a back end that was not attached is closed. Who was killed just when one was
+    /// attached has left a number that is another disk's by now.
     pub(super) fn close_port(&self, far: &Far, store: &mut impl Store, disks: &mut impl Disks) -> Result<()> {
         let key_of = |slot: u32| format!("{}/event-channel", self.at(slot, far.driver).near);
         let key = key_of(far.slot);

@@ -1,6 +1,8 @@
-//! Whether a target, as a guest's configuration has it, names a medium, or only a place where a driver domain's kernel finds one.
+//! Whether a target, as a guest's configuration has it, names a medium, or only a place where a driver domain's kernel
+//! finds one.
 //!
-//! What lies at a place may be another medium after each boot: a kernel counts disks and controllers in the order in which it finds them.
+//! What lies at a place may be another medium after each boot: a kernel counts disks and controllers in the order in
+//! which it finds them.
 
 /// Names of udev's that come from what is on the medium, or from its serial number.
 const BY: &[&str] = &["by-id/", "by-uuid/", "by-partuuid/", "by-label/", "by-partlabel/"];

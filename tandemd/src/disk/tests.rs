@@ -1,4 +1,5 @@
-//! The service beside a store, a hypervisor, a driver domain with a stock back end, and a guest that are all made of maps.
+//! The service beside a store, a hypervisor, a driver domain with a stock back end, and a guest that are all made of
+//! maps.
 
 mod driver;
 mod guest;

@@ -1,4 +1,5 @@
-//! What a disk's two ends are told: the driver domain's back end, of the medium that it is to serve; and the guest, of what that can do.
+//! What a disk's two ends are told: the driver domain's back end, of the medium that it is to serve; and the guest, of
+//! what that can do.
 
 use super::medium::{self, Medium};
 use super::target::{is_file, names_its_medium};
@@ -28,7 +29,8 @@ const OF_A_FILE: &str = "its medium is a file: what the guest has written and no
                          that (docs/driver-domains.md, \"Disks\")";
 
 impl DiskService {
-    /// Makes the directories of a back end in the driver domain and of its front end here, in a slot that is the disk's.
+    /// Makes the directories of a back end in the driver domain and of its front end here, in a slot that is the
+    /// disk's.
     pub(super) fn introduce(
         &mut self,
         device: Device,
@@ -82,9 +84,9 @@ impl DiskService {
         store.change(&format!("{}/frontend", self.back(device)), &changes)
     }
 
-    /// What the back end says of its medium. `None`: that cannot be, or is not what the guest was told when it was connected: its disk is another one,
-    /// and what the guest writes would be lost there, with what lies there. That is said once, and the back end begins again. One that has grown may be
-    /// the same: the guest is told.
+    /// What the back end says of its medium. `None`: that cannot be, or is not what the guest was told when it was
+    /// connected: its disk is another one, and what the guest writes would be lost there, with what lies there. That is
+    /// said once, and the back end begins again. One that has grown may be the same: the guest is told.
     pub(super) fn medium(&mut self, device: Device, far: &Far, store: &mut impl Store) -> Result<Option<Medium>> {
         let medium = if self.connected.contains_key(&device) {
             // Only domain 0 writes what guests are told. The rest is not asked for: a guest waits.
@@ -130,8 +132,9 @@ impl DiskService {
         Ok(target.is_some_and(|target| names_its_medium(&target)))
     }
 
-    /// What the back end that serves says of its medium, if that is larger than the guest was told. Whatever leads to it, it is the one that the guest has.
-    /// The store does not tell of sizes by itself, and each question costs time: so it is asked when the back end has shown its state, as stock ones do then.
+    /// What the back end that serves says of its medium, if that is larger than the guest was told. Whatever leads to
+    /// it, it is the one that the guest has. The store does not tell of sizes by itself, and each question costs time:
+    /// so it is asked when the back end has shown its state, as stock ones do then.
     pub(super) fn grown(&mut self, device: Device, far: &Far, store: &mut impl Store) -> Result<Option<Medium>> {
         if !self.may_have_grown.contains(&device) {
             return Ok(None);
@@ -146,8 +149,8 @@ impl DiskService {
         Ok(grown.map(|(medium, _)| medium))
     }
 
-    /// The guest is told what size its medium has by now, as a stock back end does that: with its state once more, for which stock front ends look at the
-    /// size again.
+    /// The guest is told what size its medium has by now, as a stock back end does that: with its state once more, for
+    /// which stock front ends look at the size again.
     pub(super) fn tell_growth(&mut self, device: Device, medium: &Medium, store: &mut impl Store) -> Result<()> {
         let path = self.back(device);
         let sectors = Change::Write(format!("{path}/{}", medium::SECTORS), medium.sectors().to_string());
@@ -156,8 +159,8 @@ impl DiskService {
         Ok(())
     }
 
-    /// The guest's directory says what the medium is, and the hypervisor takes up the guest's ring. In this order: to one whose ring is taken up only the
-    /// state is shown, by whoever comes next if this daemon is killed in between.
+    /// The guest's directory says what the medium is, and the hypervisor takes up the guest's ring. In this order: to
+    /// one whose ring is taken up only the state is shown, by whoever comes next if this daemon is killed in between.
     pub(super) fn connect(
         &mut self,
         device: Device,

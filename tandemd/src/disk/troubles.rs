@@ -4,12 +4,13 @@ use super::{Device, DiskService};
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
-/// So long a driver domain's script may take until its back end has the medium: Linux finds some only when it has tried long enough.
+/// So long a driver domain's script may take until its back end has the medium: Linux finds some only when it has tried
+/// long enough.
 pub(super) const UNTIL_TOLD: Duration = Duration::from_secs(30);
 
 impl DiskService {
-    /// What goes wrong with one disk is no reason to serve others no longer: it is said, once, and tried again. (A store that does not answer is
-    /// noticed at the next question.) Whether it is settled.
+    /// What goes wrong with one disk is no reason to serve others no longer: it is said, once, and tried again. (A
+    /// store that does not answer is noticed at the next question.) Whether it is settled.
     pub(super) fn bear(&mut self, device: Device, is_settled: Result<bool>) -> bool {
         let why = match is_settled {
             Ok(is_settled) => {
@@ -38,8 +39,9 @@ impl DiskService {
         }
     }
 
-    /// Says once of a disk whose back end in that driver domain has waited long for its medium, of which it was reminded all the time, that it has; `None`:
-    /// it does not wait for that. Who gives it the medium says there why not; here nothing tells.
+    /// Says once of a disk whose back end in that driver domain has waited long for its medium, of which it was
+    /// reminded all the time, that it has; `None`: it does not wait for that. Who gives it the medium says there why
+    /// not; here nothing tells.
     pub(super) fn tell_without_medium(&mut self, device: Device, waits_in: Option<u16>, now: Instant) {
         let Some(driver) = waits_in else {
             self.without_medium.remove(&device);

@@ -1,4 +1,5 @@
-//! Whose affair it is when something has happened in xenstore: one disk's, or all disks'. Any guest may write about its own as often as it likes.
+//! Whose affair it is when something has happened in xenstore: one disk's, or all disks'. Any guest may write about its
+//! own as often as it likes.
 
 use super::{device_in, Device, DiskService};
 use crate::store::Event;

@@ -35,15 +35,16 @@ pub trait Passthrough {
     fn unmap_wire(&mut self, domain: u16, wire: u32) -> Result<(), Errno>;
     /// A function that is nobody's becomes the domain's. EBUSY: it is another one's.
     fn assign(&mut self, domain: u16, function: u32) -> Result<(), Errno>;
-    /// It stops, is reset by its own registers as far as they are known, and is nobody's. ENODEV: the domain does not have it.
+    /// It stops, is reset by its own registers as far as they are known, and is nobody's. ENODEV: the domain does not
+    /// have it.
     fn deassign(&mut self, domain: u16, function: u32) -> Result<(), Errno>;
     /// An IOMMU keeps the domain's devices from others' memory. `false` also if that is not known.
     fn is_confined(&mut self, domain: u16) -> bool;
-    /// The next domain's driver does not take this interface's link down while it begins; the domain has stopped. EOPNOTSUPP: it is not known
-    /// how to keep it. ENOTCONN: it is down.
+    /// The next domain's driver does not take this interface's link down while it begins; the domain has stopped.
+    /// EOPNOTSUPP: it is not known how to keep it. ENOTCONN: it is down.
     fn keep_link(&mut self, domain: u16, function: u32) -> Result<(), Errno>;
-    /// The hypervisor answers the domain's PCI front end, which has this ring and port, in its back end's place, until it gets or loses a device. ENOSPC:
-    /// too many functions, or domains.
+    /// The hypervisor answers the domain's PCI front end, which has this ring and port, in its back end's place, until
+    /// it gets or loses a device. ENOSPC: too many functions, or domains.
     fn answer_front(
         &mut self,
         domain: u16,
@@ -51,7 +52,8 @@ pub trait Passthrough {
         port: u32,
         functions: &[ChannelPciFunction],
     ) -> Result<(), Errno>;
-    /// All devices that were taken from the domain were reset by their own registers. `false` also if that is not known.
+    /// All devices that were taken from the domain were reset by their own registers. `false` also if that is not
+    /// known.
     fn has_reset(&mut self, domain: u16) -> bool;
 }
 

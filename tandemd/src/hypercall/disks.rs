@@ -1,4 +1,5 @@
-//! Guests' disks in the hypervisor, and what a service's domain needs to be the front end of a stock back end: memory, grants and ports.
+//! Guests' disks in the hypervisor, and what a service's domain needs to be the front end of a stock back end: memory,
+//! grants and ports.
 
 use super::foreign::Foreign;
 use super::{Argument, Call, Hypervisor, PAGE_BYTES};
@@ -20,7 +21,8 @@ use xen_abi::memory::{MemoryReservation, RESOURCE_GRANT_TABLE, XENMEM_POPULATE_P
 pub const SERVICE_MIB: u64 = 4;
 /// Pages that a disk's bytes go through: eight requests of 64 KiB with their lists, and some more.
 pub const NR_PAGES: u32 = 160;
-/// The logarithm of how many of them follow each other in memory, if there is such memory: those of the longest request.
+/// The logarithm of how many of them follow each other in memory, if there is such memory: those of the longest
+/// request.
 const PIECE_ORDER: u32 = 5;
 const _: () = assert!(NR_PAGES.is_multiple_of(1 << PIECE_ORDER));
 /// Sets of pages that a slot has: one back end may still reach its own when the next one comes.
@@ -36,15 +38,17 @@ pub const GRANT_FRAMES: u32 = 160;
 /// Slots of a service: what its grant table has room for.
 pub const SLOTS: u32 = (GRANT_FRAMES * ENTRIES_V1_PER_PAGE - FIRST) / (SETS * EACH);
 const _: () = assert!(SLOTS as u64 * (SETS * EACH) as u64 * 4 + (SERVICE_MIB << 10) <= MEMORY_KIB);
-/// The first frame number of its own that it gets for slots: the one behind those it was made with. For DMA to a frame that it has mapped, Linux in a
-/// driver domain walks its page tables less often if the frame's owner calls it by a number that Linux has itself.
+/// The first frame number of its own that it gets for slots: the one behind those it was made with. For DMA to a frame
+/// that it has mapped, Linux in a driver domain walks its page tables less often if the frame's owner calls it by a
+/// number that Linux has itself.
 const FIRST_FRAME: u64 = (SERVICE_MIB << 20) / PAGE_BYTES as u64;
-/// Slots whose frames are to have machine numbers that a driver domain's own frames have, too, if there are such: 40 MiB, and some devices reach no other memory.
+/// Slots whose frames are to have machine numbers that a driver domain's own frames have, too, if there are such: 40
+/// MiB, and some devices reach no other memory.
 const LOW_SLOTS: u32 = 32;
 
-/// Below how many bits of address a machine has frames whose numbers a domain with so many pages has, too, or nearly all of them; 0 if those are too few to
-/// look for. For DMA to a frame that is not its own, Linux looks up what it calls by the frame's machine number itself, and walks its page tables if that
-/// is nothing.
+/// Below how many bits of address a machine has frames whose numbers a domain with so many pages has, too, or nearly
+/// all of them; 0 if those are too few to look for. For DMA to a frame that is not its own, Linux looks up what it
+/// calls by the frame's machine number itself, and walks its page tables if that is nothing.
 fn low_address_bits(pages: u64) -> u32 {
     match (pages + pages / 16).checked_ilog2().unwrap_or(0) + PAGE_BYTES.ilog2() {
         bits @ 25.. => bits.min(32),
@@ -69,7 +73,8 @@ pub trait Disks: DiskList {
     fn connect_disk(&mut self, request: &ChannelDiskConnect) -> Result<u32, Errno>;
     /// Lets it go.
     fn disconnect_disk(&mut self, disk: u32) -> Result<(), Errno>;
-    /// Nobody waits for another back end of one that has none: its requests are answered with errors. If not, they wait again.
+    /// Nobody waits for another back end of one that has none: its requests are answered with errors. If not, they wait
+    /// again.
     fn give_up_disk(&mut self, disk: u32, is_wanted: bool) -> Result<(), Errno>;
     /// Gives it a back end.
     fn attach_disk(&mut self, request: &ChannelDiskAttach) -> Result<(), Errno>;
@@ -77,10 +82,12 @@ pub trait Disks: DiskList {
     fn open_port(&mut self, front: u16, back: u16) -> Result<u32, Errno>;
     /// Closes a port of domain `front`, if it is there.
     fn close_port(&mut self, front: u16, port: u32) -> Result<(), Errno>;
-    /// Domain `front` grants ring and pages of a slot, of which nobody uses one, to `to`; it gets memory for them if it has none, and the ring is
-    /// empty. The ring's grant; those of the pages follow. EBUSY: somebody still uses one of each set.
+    /// Domain `front` grants ring and pages of a slot, of which nobody uses one, to `to`; it gets memory for them if it
+    /// has none, and the ring is empty. The ring's grant; those of the pages follow. EBUSY: somebody still uses one of
+    /// each set.
     fn grant(&mut self, front: u16, slot: u32, to: u16) -> Result<u32, Errno>;
-    /// Domain `front` takes back what it grants of a slot, but what it grants to `but`. What somebody uses stays granted.
+    /// Domain `front` takes back what it grants of a slot, but what it grants to `but`. What somebody uses stays
+    /// granted.
     fn revoke(&mut self, front: u16, slot: u32, but: Option<u16>) -> Result<Left, Errno>;
 }
 
@@ -116,7 +123,8 @@ pub fn disks_of(disks: &mut impl DiskList, domain: u16) -> Result<Vec<ChannelDis
     Ok(all.filter(|status| status.backend == domain).collect())
 }
 
-/// Whether a guest waits for a back end of its disk. One that has stopped does not: it gets none before it goes on, if it ever does.
+/// Whether a guest waits for a back end of its disk. One that has stopped does not: it gets none before it goes on, if
+/// it ever does.
 pub fn is_missed(disk: &ChannelDiskStatus) -> bool {
     disk.back == op::DISK_NO_BACK && disk.state & op::DISK_GUEST_STOPPED == 0
 }
@@ -267,8 +275,8 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// So many more pages for `domain`, the logarithm of whose number is `order`; it calls the first one `number`. They are below 2^`address_bits` bytes if there are
-    /// such, or anywhere if that is 0. The first one's frame.
+    /// So many more pages for `domain`, the logarithm of whose number is `order`; it calls the first one `number`. They
+    /// are below 2^`address_bits` bytes if there are such, or anywhere if that is 0. The first one's frame.
     fn populate(&mut self, domain: u16, number: u64, order: u32, address_bits: u32) -> Result<u32, Errno> {
         self.limit_memory(domain, MEMORY_KIB)?;
         match self.populate_below(domain, number, order, address_bits) {
@@ -309,8 +317,8 @@ struct Resource {
     address: u64,
 }
 
-// SAFETY: the opcode is that of IOCTL_PRIVCMD_MMAP_RESOURCE, whose argument is a `Resource` that the kernel only reads (it writes
-// `number` for those that ask for 0).
+// SAFETY: the opcode is that of IOCTL_PRIVCMD_MMAP_RESOURCE, whose argument is a `Resource` that the kernel only reads
+// (it writes `number` for those that ask for 0).
 unsafe impl Ioctl for Resource {
     type Output = ();
     const IS_MUTATING: bool = true;
@@ -358,8 +366,8 @@ impl Table {
     fn entry(&self, n: u32) -> (&AtomicU32, &AtomicU32) {
         assert!(n < EACH);
         let place = self.words.cast::<AtomicU32>().wrapping_add(self.at + 2 * n as usize);
-        // SAFETY: inside the pages, as many as the set is in; the mapping lasts as long as `self`; the hypervisor's changes are
-        // met by atomics.
+        // SAFETY: inside the pages, as many as the set is in; the mapping lasts as long as `self`; the hypervisor's
+        // changes are met by atomics.
         unsafe { (&*place, &*place.wrapping_add(1)) }
     }
 }
@@ -371,7 +379,8 @@ impl Drop for Table {
     }
 }
 
-/// Makes a ring that nobody else uses an empty one, whose ends want an event at the first request and the first response.
+/// Makes a ring that nobody else uses an empty one, whose ends want an event at the first request and the first
+/// response.
 fn clear(ring: &Foreign) {
     for (word, value) in ring.words().iter().zip([0, 1, 0, 1]) {
         word.store(value, Ordering::Release);

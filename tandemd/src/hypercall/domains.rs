@@ -87,8 +87,10 @@ impl Hypervisor {
         self.domctl(Request { head: head(MAX_MEM, domain), part }).map(|_| ())
     }
 
-    /// There is news when it ends, or one of its vCPUs has run for so long while an event waited; 0: only when it ends. With `dma_faults`, one of
-    /// [`op::WATCH_DMA_FAULTS`] and its like, also when an IOMMU stops a device of its, of which nothing is taken any more then.
+    /// There is news when it ends, or one of its vCPUs has run for so long while an event waited; 0: only when it ends.
+    /// With `dma_faults`, one of
+    /// [`op::WATCH_DMA_FAULTS`] and its like, also when an IOMMU stops a device of its, of which nothing is taken any
+    /// more then.
     pub fn watch(&mut self, domain: u16, wedged_ms: u32, dma_faults: u16) -> Result<(), Errno> {
         self.call(op::CHANNELOP_WATCH, ChannelWatch { domain, flags: dma_faults, wedged_ms }).map(|_| ())
     }

@@ -24,7 +24,8 @@ struct Batch {
 
 const _: () = assert!(size_of::<Batch>() == 32);
 
-// SAFETY: the opcode is that of IOCTL_PRIVCMD_MMAPBATCH_V2, whose argument is a `Batch` that the kernel only reads; it writes `number` errors.
+// SAFETY: the opcode is that of IOCTL_PRIVCMD_MMAPBATCH_V2, whose argument is a `Batch` that the kernel only reads; it
+// writes `number` errors.
 unsafe impl Ioctl for Batch {
     type Output = ();
     const IS_MUTATING: bool = true;
@@ -54,7 +55,8 @@ impl Foreign {
         let mapped = Self(page);
         let mut error = 0;
         let batch = Batch { number: 1, domain, address: page as u64, frames: &raw const frame, errors: &raw mut error };
-        // SAFETY: see `Batch`; the mapping is ours alone, and a page long; both lists have one element and outlive the call.
+        // SAFETY: see `Batch`; the mapping is ours alone, and a page long; both lists have one element and outlive the
+        // call.
         unsafe { ioctl(privcmd, batch) }?;
         if error != 0 {
             return Err(Errno::INVAL);
@@ -64,8 +66,8 @@ impl Foreign {
 
     /// Its words.
     pub fn words(&self) -> &[AtomicU32; WORDS] {
-        // SAFETY: the page is mapped as long as `self`, aligned, and as long as these words, of which all bit patterns are valid; others'
-        // accesses are met by atomics.
+        // SAFETY: the page is mapped as long as `self`, aligned, and as long as these words, of which all bit patterns
+        // are valid; others' accesses are met by atomics.
         unsafe { &*self.0.cast::<[AtomicU32; WORDS]>() }
     }
 }

@@ -1,7 +1,7 @@
 //! News of the hypervisor's: VIRQ_SUPERVISOR, by the kernel's event channel device.
 //!
-//! A virtual interrupt has one port in a domain, so one thread waits for it, and wakes all who want to know. What the news is they find out
-//! themselves (CHANNELOP_BEAT).
+//! A virtual interrupt has one port in a domain, so one thread waits for it, and wakes all who want to know. What the
+//! news is they find out themselves (CHANNELOP_BEAT).
 
 use anyhow::{Context, Result};
 use rustix::event::{eventfd, EventfdFlags};
@@ -67,7 +67,8 @@ impl AsFd for News {
     }
 }
 
-/// Has a thread wait for the interrupt from now on. Without it nobody would learn of an end: if it fails, so does the daemon.
+/// Has a thread wait for the interrupt from now on. Without it nobody would learn of an end: if it fails, so does the
+/// daemon.
 pub fn begin() -> Result<()> {
     let open = File::options().read(true).write(true).open(EVENTS);
     let mut events = open.with_context(|| format!("cannot open {EVENTS}"))?;
@@ -75,7 +76,8 @@ pub fn begin() -> Result<()> {
     unsafe { ioctl(&events, BindVirq { virq: VIRQ_SUPERVISOR }) }.context("the hypervisor's news cannot be heard")?;
     let wait = move || loop {
         let mut port = [0; 4];
-        // Read, it is masked; written, it may come again. It is, before anybody looks: nothing that happens later is missed.
+        // Read, it is masked; written, it may come again. It is, before anybody looks: nothing that happens later is
+        // missed.
         if let Err(error) = events.read_exact(&mut port).and_then(|()| events.write_all(&port)) {
             eprintln!("tandemd: {EVENTS}: {error}");
             std::process::exit(1);

@@ -52,8 +52,9 @@ impl Places {
     }
 }
 
-/// Whether a service's domain is asked to shut down. Whoever asks waits until a kernel has acknowledged that, and `xl shutdown --all` gives up if it does not, and asks
-/// nobody behind it. There is no kernel, and the domain may go only when all guests have: so it is acknowledged, and noted.
+/// Whether a service's domain is asked to shut down. Whoever asks waits until a kernel has acknowledged that, and
+/// `xl shutdown --all` gives up if it does not, and asks nobody behind it. There is no kernel, and the domain may go
+/// only when all guests have: so it is acknowledged, and noted.
 pub fn is_asked_to_end(domain: u16, store: &mut impl Store) -> Result<bool> {
     let of = |key: &str| format!("/local/domain/{domain}/{key}");
     let (asked, noted) = (of("control/shutdown"), of("control/tandem-shutdown"));

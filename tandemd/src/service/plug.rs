@@ -84,8 +84,8 @@ impl Service {
         Ok((front, read_keys(store, &self.at.back(device), device::BACK_KEYS, "")?))
     }
 
-    /// So many queues a guest's interface may have: one for each of its vCPUs. One that is the way out, or may become it, has one, and so has one with
-    /// a limit, which holds for all that it sends.
+    /// So many queues a guest's interface may have: one for each of its vCPUs. One that is the way out, or may become
+    /// it, has one, and so has one with a limit, which holds for all that it sends.
     pub(super) fn queues_for(&self, device: Device, store: &mut impl Store) -> Result<u32> {
         let name = store.read(&places::name_of(device.guest))?;
         let may_be_way_out = self.driver_domain.as_ref().zip(name).is_some_and(|(driver, name)| {
@@ -98,8 +98,9 @@ impl Service {
         Ok(max_queues(vcpus.len().try_into().unwrap_or(u32::MAX)))
     }
 
-    /// Connects it to the service's switch, which is made if there is none yet. The inner error is the hypervisor's: one that has no memory for one
-    /// interface, or for the switch, may have some for others, and guests of other services need us.
+    /// Connects it to the service's switch, which is made if there is none yet. The inner error is the hypervisor's:
+    /// one that has no memory for one interface, or for the switch, may have some for others, and guests of other
+    /// services need us.
     fn connect(
         &mut self,
         request: &mut ChannelConnect,

@@ -60,9 +60,10 @@ impl Service {
         Ok(Seen { back, front, is_plugged })
     }
 
-    /// What the state of a front end is taken for. That of a domain that waits to take the driver domain's place is plugged in when that has
-    /// its name, and does not say that its link is down; that of one that has lost its place begins anew, whatever it says: if it is rolled back it is as far
-    /// as it was, and closes when it sees a back end that has.
+    /// What the state of a front end is taken for. That of a domain that waits to take the driver domain's place is
+    /// plugged in when that has its name, and does not say that its link is down; that of one that has lost its place
+    /// begins anew, whatever it says: if it is rolled back it is as far as it was, and closes when it sees a back end
+    /// that has.
     fn front_of(&self, device: Device, shown: u32, store: &mut impl Store) -> Result<u32> {
         let Some(driver) = self.driver_domain.as_ref().filter(|_| shown != state::UNKNOWN) else { return Ok(shown) };
         let name = store.read(&name_of(device.guest))?;

@@ -1,5 +1,5 @@
-//! The daemon beside a store, a hypervisor, a toolstack and front ends that are all made of maps: any of them takes the next step,
-//! in any order, and the daemon may be killed between any two of its own.
+//! The daemon beside a store, a hypervisor, a toolstack and front ends that are all made of maps: any of them takes the
+//! next step, in any order, and the daemon may be killed between any two of its own.
 
 mod world;
 

@@ -1,4 +1,5 @@
-//! How many requests for disks an instance of the driver domain has answered. The hypervisor counts them by disk, whoever answers.
+//! How many requests for disks an instance of the driver domain has answered. The hypervisor counts them by disk,
+//! whoever answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use xen_abi::channel_op::ChannelDiskStatus;
@@ -18,8 +19,8 @@ impl Answered {
         *self = Self { without: Some(all), by: None };
     }
 
-    /// A look at which this instance has disks: how many it has answered. Those before the first look are not known, unless there was a look
-    /// at which it had none.
+    /// A look at which this instance has disks: how many it has answered. Those before the first look are not known,
+    /// unless there was a look at which it had none.
     pub fn see(&mut self, domain: u16, all: u64) -> u64 {
         let known = self.by.filter(|(by, _)| *by == domain).map(|(_, before)| before);
         // Disks go, and what they had answered with them.

@@ -1,4 +1,5 @@
-//! Devices that are to be a driver domain's and have a driver in domain 0 still: they are made assignable, where the operator wants that, or are waited for.
+//! Devices that are to be a driver domain's and have a driver in domain 0 still: they are made assignable, where the
+//! operator wants that, or are waited for.
 
 use super::openers;
 use super::passthrough::BACK_END;
@@ -55,8 +56,8 @@ impl Assigner {
         Self { service, by, root: "/".into(), next, asked, refused: Repeated::default(), held: String::new() }
     }
 
-    /// Whether no other domain has a device of this driver domain's. `held`: those that others have, and words for these. There is one line in the log for as
-    /// long as it is the same.
+    /// Whether no other domain has a device of this driver domain's. `held`: those that others have, and words for
+    /// these. There is one line in the log for as long as it is the same.
     pub fn are_free(&mut self, held: &[(String, String)]) -> bool {
         if let Some(line) = self.wait_for(held) {
             eprintln!("{}: {line}", self.service);
@@ -72,9 +73,9 @@ impl Assigner {
         (!is_said).then(|| format!("waits for {}", self.held))
     }
 
-    /// Whether all of these devices are assignable, or can be taken by xl. What domain 0 has of them is taken from it, if that is for the daemon to do; that may
-    /// take seconds, so nobody should wait for something else. `is_named`: somebody has named the device by its address; one that was chosen is not taken while domain 0 works
-    /// with it.
+    /// Whether all of these devices are assignable, or can be taken by xl. What domain 0 has of them is taken from it,
+    /// if that is for the daemon to do; that may take seconds, so nobody should wait for something else. `is_named`:
+    /// somebody has named the device by its address; one that was chosen is not taken while domain 0 works with it.
     pub fn assign(&mut self, devices: &[Claim], is_named: impl Fn(&str) -> bool, now: Duration) -> bool {
         let others: Vec<&Claim> = devices.iter().filter(|device| !is_assignable(&self.root, &device.name)).collect();
         match self.by {
@@ -151,8 +152,9 @@ fn make_assignable(root: &Path, service: &str, device: &str) -> Result<()> {
     run_to_its_end(service, &["pci-assignable-add", device], LIMIT)?.map_err(anyhow::Error::msg)
 }
 
-/// Whether domain 0 works with this device, and how, so that nobody is given it who has not named it by its address: a disk, or an interface that is up. What
-/// is not known is no reason to give it away. Processes are not looked at: many have a disk open for a moment, and who is given another one for that keeps it.
+/// Whether domain 0 works with this device, and how, so that nobody is given it who has not named it by its address: a
+/// disk, or an interface that is up. What is not known is no reason to give it away. Processes are not looked at: many
+/// have a disk open for a moment, and who is given another one for that keeps it.
 pub fn domain_0_works_with(root: &Path, device: &str) -> Option<String> {
     let words = |how: String| format!("domain 0 works with it: {how}");
     in_use(root, device).unwrap_or_else(|error| Some(format!("{error:#}"))).or_else(|| is_up(root, device)).map(words)
@@ -175,7 +177,8 @@ fn is_up(root: &Path, device: &str) -> Option<String> {
     Some(format!("its interface {up} is up; `ip link set {up} down`, or name the device by its address"))
 }
 
-/// Whether domain 0 works with a disk of this device's, or with virtual functions of it, and how: to take it away would be to pull those out.
+/// Whether domain 0 works with a disk of this device's, or with virtual functions of it, and how: to take it away would
+/// be to pull those out.
 fn in_use(root: &Path, device: &str) -> Result<Option<String>> {
     let functions = std::fs::read_to_string(root.join(format!("sys/bus/pci/devices/{device}/sriov_numvfs")));
     if let Some(count) = functions.ok().and_then(|said| said.trim().parse::<u32>().ok()).filter(|count| *count > 0) {
@@ -249,7 +252,8 @@ fn head_of(name: &str) -> Option<String> {
     Some(format!("nvme{subsystem}n{namespace}"))
 }
 
-/// Where a line of mountinfo (proc(5)) says that a disk is mounted: by its number, or by its name, since some file systems have numbers of their own.
+/// Where a line of mountinfo (proc(5)) says that a disk is mounted: by its number, or by its name, since some file
+/// systems have numbers of their own.
 fn mounted_at(line: &str, number: &str, name: &str) -> Option<String> {
     let (mount, of) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(2);

@@ -1,4 +1,5 @@
-//! Whether a domain that has no devices yet has booted, as far as that can be seen from outside: it ran, and now it waits for something.
+//! Whether a domain that has no devices yet has booted, as far as that can be seen from outside: it ran, and now it
+//! waits for something.
 
 use super::look::Domain;
 use std::time::Duration;
@@ -6,8 +7,8 @@ use std::time::Duration;
 /// It has booted when it has run, or wanted to, for less than half of so long: then it waits for something.
 const CALM: Duration = Duration::from_secs(2);
 const PART: u32 = 2;
-/// One that wants to run for longer is seldom one that boots: on a machine that is busy enough each moment of work waits for a processor longer than it
-/// takes. From then on only what it has run counts.
+/// One that wants to run for longer is seldom one that boots: on a machine that is busy enough each moment of work
+/// waits for a processor longer than it takes. From then on only what it has run counts.
 const LONG: Duration = Duration::from_secs(30);
 
 /// One that never ran is one that a toolstack has left half built, when it stays so for this long.
@@ -37,7 +38,8 @@ impl Seen {
         Self { has_booted: true, ..Self::new(domain, now) }
     }
 
-    /// Takes a look into account; another domain is watched from its beginning. Whether this look shows that it has booted.
+    /// Takes a look into account; another domain is watched from its beginning. Whether this look shows that it has
+    /// booted.
     pub fn look(&mut self, domain: &Domain, now: Duration) -> bool {
         if self.id != domain.id {
             *self = Self::new(domain, now);

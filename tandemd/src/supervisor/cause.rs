@@ -266,7 +266,8 @@ impl Cause {
         }
     }
 
-    /// Whether the operator wants it, by an order or by the configuration, and it does what it should: what it has is sent before it goes.
+    /// Whether the operator wants it, by an order or by the configuration, and it does what it should: what it has is
+    /// sent before it goes.
     pub fn is_order(&self) -> bool {
         matches!(self.itself(), Self::Restart | Self::Upgrade | Self::Park) || self.is_planned()
     }
@@ -276,7 +277,8 @@ impl Cause {
         matches!(self.itself(), Self::Aged { .. } | Self::ShortOfMemory { .. } | Self::TwindSilent)
     }
 
-    /// Whether it is held against the driver domain. One reboot is as good as none, as one failure is; one after the other leaves guests without.
+    /// Whether it is held against the driver domain. One reboot is as good as none, as one failure is; one after the
+    /// other leaves guests without.
     pub fn is_failure(&self) -> bool {
         !self.is_order() && !matches!(self.itself(), Self::PoweredOff { .. } | Self::FailedRequest)
     }

@@ -1,8 +1,9 @@
-//! Which devices of the machine driver domains get whose sections ask for a kind of device, or for a vendor and a device.
+//! Which devices of the machine driver domains get whose sections ask for a kind of device, or for a vendor and a
+//! device.
 //!
-//! All of them are looked at together, so that it does not matter whose turn it is first: who asks for less than others (one kind of card)
-//! is served before who is content with more (any disk), and then they are served in the order of their services' names, by ascending
-//! addresses. Who has been given a device keeps it.
+//! All of them are looked at together, so that it does not matter whose turn it is first: who asks for less than others
+//! (one kind of card) is served before who is content with more (any disk), and then they are served in the order of
+//! their services' names, by ascending addresses. Who has been given a device keeps it.
 
 use super::identity::{place_of, Identity};
 use super::settings::address;
@@ -36,8 +37,8 @@ const KINDS: [(&str, Kind); 4] =
     [("network", Kind::Network), ("nvme", Kind::Nvme), ("ahci", Kind::Ahci), ("disk", Kind::Disk)];
 
 impl Kind {
-    /// Whether a function of this class (base class, subclass and interface) is one. A floppy disk's controller is none, nor one of IDE whose registers are
-    /// where a PC had them: those are not in its base addresses.
+    /// Whether a function of this class (base class, subclass and interface) is one. A floppy disk's controller is
+    /// none, nor one of IDE whose registers are where a PC had them: those are not in its base addresses.
     pub fn has(self, class: u32) -> bool {
         const FLOPPY: u32 = 0x0102;
         const IDE: u32 = 0x0101;
@@ -347,7 +348,8 @@ fn identities_of(
     chosen.filter_map(|(_, found)| found.as_ref()).filter_map(|name| Some((name.clone(), of(name)?))).collect()
 }
 
-/// Of several that ask for the same, the first ones have something: who was given one device of two is found in the same place when he asks again.
+/// Of several that ask for the same, the first ones have something: who was given one device of two is found in the
+/// same place when he asks again.
 fn fill_in_order(wants: &[Want], found: &mut [Option<String>]) {
     for (n, want) in wants.iter().enumerate() {
         if found[n].is_none() {

@@ -1,4 +1,5 @@
-//! A driver domain whose section says itself what it is: `tandemd` writes the configuration that the toolstack is given.
+//! A driver domain whose section says itself what it is: `tandemd` writes the configuration that the toolstack is
+//! given.
 
 use super::choice::Want;
 use super::settings::{Claim, Settings};
@@ -9,7 +10,8 @@ use std::fmt::Write;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Memory that one has if nothing else is said: enough for Debian's kernel with an initramfs of some 30 MB. Small ones boot in 88 MiB (docs/toolstack.md).
+/// Memory that one has if nothing else is said: enough for Debian's kernel with an initramfs of some 30 MB. Small ones
+/// boot in 88 MiB (docs/toolstack.md).
 const MEMORY_MIB: u32 = 256;
 const LEAST_MIB: u32 = 48;
 const MOST_MIB: u32 = 65_536;
@@ -104,7 +106,8 @@ impl Own {
         self.wants.iter().filter_map(at).collect()
     }
 
-    /// The toolstack's configuration for the driver domain of this name, with its own interfaces at these switches, and these devices. `cpus`: the machine's.
+    /// The toolstack's configuration for the driver domain of this name, with its own interfaces at these switches, and
+    /// these devices. `cpus`: the machine's.
     pub fn text<'a>(
         &self,
         service: &str,
@@ -139,7 +142,8 @@ pub fn claim_of(name: &str) -> Claim {
     Claim::of(name.into(), format!("{name},{OPTIONS}"))
 }
 
-/// Where the toolstack's configuration for the driver domain of this name is written. A service's own domain has one in the same place, and another name.
+/// Where the toolstack's configuration for the driver domain of this name is written. A service's own domain has one in
+/// the same place, and another name.
 pub fn path_of(driver: &str) -> PathBuf {
     Path::new(RUN).join(format!("{driver}.cfg"))
 }

@@ -1,5 +1,5 @@
-//! Whether another instance could be created now, by its files: the toolstack's configuration, and the kernel and initramfs that it names or an upgrade has
-//! brought.
+//! Whether another instance could be created now, by its files: the toolstack's configuration, and the kernel and
+//! initramfs that it names or an upgrade has brought.
 
 use super::xl_config::value_of;
 use control::Image;
@@ -29,7 +29,8 @@ impl MissingFiles {
     }
 }
 
-/// Looks for them in a thread: domain 0's disk may take long, or not answer for minutes, and who notices failures does not wait for that.
+/// Looks for them in a thread: domain 0's disk may take long, or not answer for minutes, and who notices failures does
+/// not wait for that.
 #[derive(Debug, Default)]
 pub struct Looker {
     /// The last answer; `None`: there was none yet.
@@ -40,7 +41,8 @@ pub struct Looker {
 }
 
 impl Looker {
-    /// What was missing when it was looked last. `now`: time since the machine's start. Nothing is, as far as is known, as long as there was no answer.
+    /// What was missing when it was looked last. `now`: time since the machine's start. Nothing is, as far as is known,
+    /// as long as there was no answer.
     pub fn look(&mut self, config: &Path, image: &Image, now: Duration) -> MissingFiles {
         self.hear();
         if self.asked.is_none() && self.next.is_none_or(|next| now >= next) {
@@ -96,7 +98,8 @@ fn of_image(image: &Image, is_there: impl Fn(&str) -> bool) -> Option<String> {
     named.find(|(_, path)| !is_there(path)).map(|(key, path)| gone(key, path))
 }
 
-/// What the image has instead is not looked for, nor what a boot loader finds, nor a name from which it cannot be seen where the file is.
+/// What the image has instead is not looked for, nor what a boot loader finds, nor a name from which it cannot be seen
+/// where the file is.
 fn of_config(text: &str, image: &Image, is_there: impl Fn(&str) -> bool) -> Option<String> {
     if value_of(text, "bootloader").is_some() {
         return None;

@@ -31,7 +31,8 @@ pub struct Queue {
     pub is_waiting: bool,
     /// Packets that it has taken; or how often it has answered what it was asked for disks.
     pub taken: u64,
-    /// For how long a disk's request has looked lost that it was given: others are answered that it was given later, or none of that disk's is.
+    /// For how long a disk's request has looked lost that it was given: others are answered that it was given later, or
+    /// none of that disk's is.
     pub overdue_for: Duration,
 }
 
@@ -83,8 +84,9 @@ const ASKED: u64 = 20;
 impl Health {
     /// Takes a look into account.
     ///
-    /// That a vCPU is wedged, or a device was stopped, says the hypervisor (CHANNELOP_WATCH), which looks often. What is undrained is judged only where packets
-    /// were taken before, and that it is silent where some had come (`came`) before: after a start with the cable out nothing is restarted for it.
+    /// That a vCPU is wedged, or a device was stopped, says the hypervisor (CHANNELOP_WATCH), which looks often. What
+    /// is undrained is judged only where packets were taken before, and that it is silent where some had come (`came`)
+    /// before: after a start with the cable out nothing is restarted for it.
     pub fn look(
         &mut self,
         settings: &Settings,
@@ -156,8 +158,8 @@ impl Health {
     }
 }
 
-/// What holds for the way of another service, which may be of another kind than `words`' that these settings are for: then it has that kind's usual limits, or
-/// none if these say so.
+/// What holds for the way of another service, which may be of another kind than `words`' that these settings are for:
+/// then it has that kind's usual limits, or none if these say so.
 pub fn settings_of<'a>(settings: &'a Settings, words: &Words, kind: Kind) -> Cow<'a, Settings> {
     if words::of(kind) == words {
         return Cow::Borrowed(settings);
@@ -261,7 +263,8 @@ mod tests {
         assert_eq!(look(300), Some(Illness::Overdue { since: ms(100_000) }));
     }
 
-    /// Whoever brings that about, by whatever means, does not have everybody's disks parked. There may be more of those that are `undrained` for disks: none of them counts (tests/disks.rs).
+    /// Whoever brings that about, by whatever means, does not have everybody's disks parked. There may be more of those
+    /// that are `undrained` for disks: none of them counts (tests/disks.rs).
     #[test]
     fn too_few_of_these_failures_count_together_to_park_a_service() {
         let within_ms = settings().within_s * 1000;

@@ -1,4 +1,5 @@
-//! Which card is at an address: firmware may number buses anew, and then another card of the same kind is where one was.
+//! Which card is at an address: firmware may number buses anew, and then another card of the same kind is where one
+//! was.
 
 use super::choice::{Function, Kind};
 use serde::{Deserialize, Serialize};
@@ -27,8 +28,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of the function of this name and class; `root` has `sys`. Other functions than disks' controllers and network cards are not asked for more than Linux knows of them:
-    /// to ask one may wake it.
+    /// Of the function of this name and class; `root` has `sys`. Other functions than disks' controllers and network
+    /// cards are not asked for more than Linux knows of them: to ask one may wake it.
     pub fn read(root: &Path, name: &str, class: u32) -> Self {
         let place = root.join("sys/bus/pci/devices").join(name);
         let id = |file: &str| {
@@ -73,8 +74,8 @@ impl Identity {
     }
 }
 
-/// Where the card of this identity is among those that would do: where it is proven to be, if that is one place; else at `place`, if nothing says that another
-/// one is there.
+/// Where the card of this identity is among those that would do: where it is proven to be, if that is one place; else
+/// at `place`, if nothing says that another one is there.
 pub fn place_of<'a>(known: Option<&Identity>, place: &str, fitting: &[&'a Function]) -> Option<&'a Function> {
     let there = fitting.iter().copied().find(|one| one.name == place);
     let Some(known) = known else { return there };

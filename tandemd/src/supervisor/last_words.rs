@@ -1,9 +1,10 @@
 //! What a domain said on its console last: why its kernel has panicked.
 //!
-//! The ring keeps what was read long ago, so this needs nobody who writes consoles down, as xenconsoled does only if it is told to. It holds 2048 bytes: a
-//! panic's line, most often, and behind it the functions that had called. Of a panic within a system call that is not enough, as the registers come twice;
-//! then the log that xenconsoled may have written is looked at. Before each line there may be a time, and what programs write comes in between,
-//! also in the middle of a line. Any domain may say anything here, and what is found decides no more than by which name its end is counted.
+//! The ring keeps what was read long ago, so this needs nobody who writes consoles down, as xenconsoled does only if it
+//! is told to. It holds 2048 bytes: a panic's line, most often, and behind it the functions that had called. Of a panic
+//! within a system call that is not enough, as the registers come twice; then the log that xenconsoled may have written
+//! is looked at. Before each line there may be a time, and what programs write comes in between, also in the middle of
+//! a line. Any domain may say anything here, and what is found decides no more than by which name its end is counted.
 
 use super::{candidate_of, standby_of};
 use crate::hypercall::foreign::WORDS;
@@ -13,13 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Where the ring of what it has said lies in the page, in words, and its bytes; and the count of bytes that were ever written
-/// (public/io/console.h).
+/// Where the ring of what it has said lies in the page, in words, and its bytes; and the count of bytes that were ever
+/// written (public/io/console.h).
 const OUT: usize = 256;
 const OUT_BYTES: usize = 2048;
 const OUT_PROD: usize = 771;
 
-/// Where xenconsoled writes logs, if it is told to (`XENCONSOLED_TRACE=guest` in `/etc/default/xen`), by the names that domains had at their beginning.
+/// Where xenconsoled writes logs, if it is told to (`XENCONSOLED_TRACE=guest` in `/etc/default/xen`), by the names that
+/// domains had at their beginning.
 pub const LOGS: &str = "/var/log/xen/console";
 /// So much of a log's end is looked at, if something was written so short a time ago: else it is another domain's.
 const LOG_BYTES: u64 = 8192;
@@ -27,9 +29,11 @@ const FRESH: Duration = Duration::from_secs(60);
 
 /// Begins what a kernel says of a panic.
 const PANIC: &[u8] = b"Kernel panic - not syncing: ";
-/// What it says when it is out of memory: that it was told to panic then, that there is no process it could kill, in older and in newer words.
+/// What it says when it is out of memory: that it was told to panic then, that there is no process it could kill, in
+/// older and in newer words.
 const SAYS: [&[u8]; 2] = [b"Out of memory", b"System is deadlocked on memory"];
-/// The function that does so. It is in the list of those that had called when the line is not in the ring any more, or is torn.
+/// The function that does so. It is in the list of those that had called when the line is not in the ring any more, or
+/// is torn.
 const CALLED: &[u8] = b"out_of_memory";
 
 /// All that the ring has, in order. Of one that has said less the rest is zeros, which come first.
@@ -62,7 +66,8 @@ pub fn has_panic(said: &[u8]) -> bool {
     last(said, PANIC).is_some()
 }
 
-/// Whether a kernel that has panicked was out of memory. That it had killed a process for that before says nothing of its panic.
+/// Whether a kernel that has panicked was out of memory. That it had killed a process for that before says nothing of
+/// its panic.
 pub fn is_out_of_memory(said: &[u8]) -> bool {
     let behind = last(said, PANIC).map_or(said, |at| &said[at + PANIC.len()..]);
     let line = behind.split(|byte| *byte == b'\n').next().unwrap_or(behind);

@@ -31,7 +31,8 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// It is gone soon: the toolstack destroys it, or is about to. First of all that takes its devices, while it runs, and then it pauses it.
+    /// It is gone soon: the toolstack destroys it, or is about to. First of all that takes its devices, while it runs,
+    /// and then it pauses it.
     pub fn is_destroyed(&self) -> bool {
         self.is_dying || self.is_bereft && self.is_paused && self.end.is_none()
     }
@@ -140,7 +141,8 @@ pub struct Look {
     pub snapshots: Vec<u16>,
     /// There is memory for an instance more, as large as the one that was seen last.
     pub has_room: bool,
-    /// What is left of others and the toolstack clears away just now, beside all else that it does, as long as that has memory.
+    /// What is left of others and the toolstack clears away just now, beside all else that it does, as long as that has
+    /// memory.
     pub clearing: Vec<u16>,
     /// The way out, or the way to guests' disks, if it is that domain's.
     pub way: Option<Way>,
@@ -156,15 +158,19 @@ pub struct Look {
     pub has_lost: bool,
     /// Files without which another instance cannot be created.
     pub missing: MissingFiles,
-    /// The service's own domain is there, to which its interface has to be connected, and those of other services that its configuration names as back ends.
+    /// The service's own domain is there, to which its interface has to be connected, and those of other services that
+    /// its configuration names as back ends.
     pub is_served: bool,
-    /// A network by which it reaches what it serves has no way out just now: it can do nothing, and it is not its fault.
+    /// A network by which it reaches what it serves has no way out just now: it can do nothing, and it is not its
+    /// fault.
     pub is_cut_off: bool,
-    /// All domains are being ended. It is asked when the driver domain was shut down, and while it waits until that is over.
+    /// All domains are being ended. It is asked when the driver domain was shut down, and while it waits until that is
+    /// over.
     pub are_all_ended: Option<Answer>,
     /// The process that was started for the driver domain.
     pub errand: Errand,
-    /// The one that was started beside it, to create one that waits or is tried. It has the name of that one, and nothing else that the driver domain needs.
+    /// The one that was started beside it, to create one that waits or is tried. It has the name of that one, and
+    /// nothing else that the driver domain needs.
     pub side: Errand,
     /// Those who waited or were tried, and are destroyed just now by processes of which nothing more is heard.
     pub dismissing: Vec<u16>,
@@ -179,7 +185,8 @@ pub enum Act {
     Drain(u16),
     /// The domain stops, and its devices reach no memory any more.
     Quarantine(u16),
-    /// It loses its devices, its interface and its name, if that is possible without the toolstack; what is left of it is to be cleared away.
+    /// It loses its devices, its interface and its name, if that is possible without the toolstack; what is left of it
+    /// is to be cleared away.
     Take(u16),
     /// The toolstack is to clear away what is left of it, beside all else that it does.
     ClearAway(u16),
@@ -195,7 +202,8 @@ pub enum Act {
     Introduce(u16),
     /// The toolstack is to destroy one that waits, or that was tried, beside all else that it does.
     Dismiss(u16),
-    /// One that waits is noted beside all else, so that it can be rolled back to that. It runs on, whether that was possible or not.
+    /// One that waits is noted beside all else, so that it can be rolled back to that. It runs on, whether that was
+    /// possible or not.
     Note(u16),
     /// What is left of it becomes one that waits again, if that is possible; if that goes on beside, it is waited for.
     RollBack(u16),

@@ -1,7 +1,7 @@
 //! What is to be done next for a driver domain: a state machine that sees looks, and names acts.
 //!
-//! Nothing here touches the world, so the tests play all of it: the domain, the toolstack, the clock, and an end of the daemon at any
-//! point. What has to outlive the daemon is in the [`Record`]; everything else is found again by looking.
+//! Nothing here touches the world, so the tests play all of it: the domain, the toolstack, the clock, and an end of the
+//! daemon at any point. What has to outlive the daemon is in the [`Record`]; everything else is found again by looking.
 
 mod coming;
 pub mod drain;
@@ -42,8 +42,8 @@ const QUIET: Duration = Duration::from_secs(60);
 const UNTIL_FREE: Duration = Duration::from_secs(5);
 /// So long it is looked at often whether one that is up is of use.
 const SOON: Duration = Duration::from_secs(2);
-/// Who tries something again after twice as long each time, as TCP does, does so at the latest when as much time as it was in vain has gone by again. TCP
-/// waits for no longer than this.
+/// Who tries something again after twice as long each time, as TCP does, does so at the latest when as much time as it
+/// was in vain has gone by again. TCP waits for no longer than this.
 const LAST_TRY: Duration = Duration::from_secs(120);
 /// What it does that is parked, for people.
 pub const PARKED: &str = "parked";
@@ -68,7 +68,8 @@ enum Phase {
     Booting(Booting),
     /// What is left of it is rolled back.
     RollingBack { domain: u16 },
-    /// The one that waited takes the place, and gets the devices. `is_tried`: without the toolstack, which was not possible.
+    /// The one that waited takes the place, and gets the devices. `is_tried`: without the toolstack, which was not
+    /// possible.
     HandingOver { domain: u16, tries: u32, is_tried: bool },
     /// It is off or parked.
     Resting,
@@ -342,8 +343,8 @@ impl Machine {
         }
     }
 
-    /// Whether it can do what somebody asks for, or say why not. One that has just begun knows after its first step; and what became of a process, which
-    /// is told once, is heard first, by who has asked for that.
+    /// Whether it can do what somebody asks for, or say why not. One that has just begun knows after its first step;
+    /// and what became of a process, which is told once, is heard first, by who has asked for that.
     pub fn hears(&self, look: &Look) -> bool {
         let is_told = [&look.errand, &look.side].into_iter().any(|errand| matches!(errand, Errand::Done(_)));
         !is_told && (self.phase != Phase::Inherited || look.errand == Errand::Runs)
@@ -351,7 +352,8 @@ impl Machine {
 
     /// Does what the operator asks for; or says why not.
     pub fn command(&mut self, order: Order, look: &Look) -> Result<Option<Act>, String> {
-        // Also one that goes and is not to come again: whoever sees that it is gone may ask before its toolstack has ended.
+        // Also one that goes and is not to come again: whoever sees that it is gone may ask before its toolstack has
+        // ended.
         let rests = matches!(self.phase, Phase::Resting | Phase::Going(Going { then: Then::Rest, .. }));
         // One that nobody has noted yet, since it was there only when this look was taken, is meant too.
         let there = look.domain.as_ref().map(|d| d.id);
@@ -477,7 +479,8 @@ impl Machine {
         if way.has_answered {
             self.record.slow.remove(service);
         }
-        // The one before has not answered either: it is the medium, and another one would do no better. What is overdue beside that is.
+        // The one before has not answered either: it is the medium, and another one would do no better. What is overdue
+        // beside that is.
         let is_slow = |illness: &_| matches!(illness, Illness::Undrained { .. }) && self.record.slow.contains(service);
         Some(match illness.filter(|illness| !is_slow(illness)) {
             // Its disks' rings are not looked at any more then.
@@ -507,14 +510,15 @@ impl Machine {
         look.is_cut_off || look.now < self.excused_until
     }
 
-    /// Whether another one is asked before an error of its is believed. Guests can bring about errors, too: that costs others no more than a moment,
-    /// once, where the next one is there at once.
+    /// Whether another one is asked before an error of its is believed. Guests can bring about errors, too: that costs
+    /// others no more than a moment, once, where the next one is there at once.
     fn may_doubt(&self) -> bool {
         let is_quick = self.settings.standby > 0 || self.settings.snapshot;
         is_quick && self.settings.restart && !self.record.is_believed
     }
 
-    /// The first packets, and the twin. One of a new image through which nothing comes, or that leaves guests without what they had, has failed.
+    /// The first packets, and the twin. One of a new image through which nothing comes, or that leaves guests without
+    /// what they had, has failed.
     fn note_progress(&mut self, domain: u16, look: &Look) -> Option<Act> {
         if look.has_link {
             // It may be told after it was of use.
@@ -627,7 +631,8 @@ impl Machine {
         Some(Act::Create)
     }
 
-    /// An image that an upgrade has brought, and whose files are gone, can start nobody. What the configuration says can, perhaps.
+    /// An image that an upgrade has brought, and whose files are gone, can start nobody. What the configuration says
+    /// can, perhaps.
     fn forget_what_is_missing(&mut self, look: &Look) {
         if let (Some(why), None) = (&look.missing.image, &self.record.upgrade) {
             self.say(format!(
@@ -637,8 +642,8 @@ impl Machine {
         }
     }
 
-    /// Whether one cannot be made yet, or rolled back, for what the toolstack does beside: who makes one there has xl's lock, or is the next to get it, and a
-    /// name that one that is rolled back has for a moment.
+    /// Whether one cannot be made yet, or rolled back, for what the toolstack does beside: who makes one there has xl's
+    /// lock, or is the next to get it, and a name that one that is rolled back has for a moment.
     fn is_held_up(&self, goes_back: bool, look: &Look) -> bool {
         let is_making = look.side == Errand::Runs;
         if goes_back {

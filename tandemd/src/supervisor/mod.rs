@@ -1,8 +1,8 @@
 //! The supervisor: a driver domain that dies is started again, and its guests only wait.
 //!
-//! It has a thread of its own for each service with a `supervise` section, with its own connection to xenstore, so that guests are
-//! served whatever it waits for. What happens is told by xenstore (a domain comes or goes) and by the hypervisor (the driver domain ends, or
-//! is wedged), and seen by looking now and then; what is
+//! It has a thread of its own for each service with a `supervise` section, with its own connection to xenstore, so that
+//! guests are served whatever it waits for. What happens is told by xenstore (a domain comes or goes) and by the
+//! hypervisor (the driver domain ends, or is wedged), and seen by looking now and then; what is
 //! to be done is decided in [`machine`], which is all that the tests need; [`shell`] looks and acts.
 
 mod answered;
@@ -87,7 +87,8 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Looks at one that is up within the time in which it may be wedged.
 const LOOKS: u32 = 5;
 const SELDOM: Duration = Duration::from_secs(1);
-/// So long others let a driver domain alone that has lost its place, at most: what they would do takes time from who takes it.
+/// So long others let a driver domain alone that has lost its place, at most: what they would do takes time from who
+/// takes it.
 const AT_WORK: Duration = Duration::from_millis(100);
 /// So long somebody who orders something waits until it is heard. Then it is not to be done any more.
 const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(10) };
@@ -188,7 +189,8 @@ pub fn is_parked(driver: &str) -> bool {
     desks().values().any(|desk| desk.driver == driver && desk.told.state == PARKED)
 }
 
-/// Whether the driver domain of this name is looked after, and its place changes hands just now: it is soon known by whom it is taken.
+/// Whether the driver domain of this name is looked after, and its place changes hands just now: it is soon known by
+/// whom it is taken.
 pub fn is_at_work(driver: &str) -> bool {
     desks().values().any(|desk| desk.driver == driver && desk.at_work.is_some_and(|since| since.elapsed() < AT_WORK))
 }
@@ -287,8 +289,8 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
     Ok(())
 }
 
-/// A service whose driver domain could not be started is parked until the operator has mended that and says so. What runs is let
-/// alone, and so are other services.
+/// A service whose driver domain could not be started is parked until the operator has mended that and says so. What
+/// runs is let alone, and so are other services.
 fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
     let trouble = || config.troubles().remove(service);
     let Some(why) = trouble() else { return Ok(()) };
@@ -304,8 +306,8 @@ fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
     Ok(())
 }
 
-/// A service whose record cannot be read is parked, too: nobody knows what was wanted of its driver domain. Who lets it run again has the record set
-/// aside if it cannot be read still.
+/// A service whose record cannot be read is parked, too: nobody knows what was wanted of its driver domain. Who lets it
+/// run again has the record set aside if it cannot be read still.
 fn until_read(service: &str, driver: &str, place: &Place, boot: &str) -> Result<()> {
     let trouble = || place.read(boot).err().map(|error| format!("{error:#}"));
     let Some(why) = trouble() else { return Ok(()) };
@@ -335,8 +337,9 @@ fn forgive(place: &Place, boot: &str) -> Result<()> {
     place.write(&record)
 }
 
-/// It is parked, and not looked after. `mend` says what is wrong still when somebody orders it to run. When that is nothing any more it is returned where the answer
-/// goes, and whoever has ordered something else at the same time is heard by who looks after it then.
+/// It is parked, and not looked after. `mend` says what is wrong still when somebody orders it to run. When that is
+/// nothing any more it is returned where the answer goes, and whoever has ordered something else at the same time is
+/// heard by who looks after it then.
 fn until_mended(
     service: &str,
     driver: &str,

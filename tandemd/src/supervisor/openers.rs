@@ -1,8 +1,9 @@
-//! Who has a disk of domain 0's open in a way that no list of the kernel's names, and that keeps nobody else from opening it: a back end that serves it to a
-//! guest, a loop device, a target of NVMe over fabrics or of SCSI, or a process.
+//! Who has a disk of domain 0's open in a way that no list of the kernel's names, and that keeps nobody else from
+//! opening it: a back end that serves it to a guest, a loop device, a target of NVMe over fabrics or of SCSI, or a
+//! process.
 //!
-//! Linux' blkback opens its device without a holder (drivers/block/xen-blkback/xenbus.c), so it is in no `holders`, and can be opened with O_EXCL
-//! beside. What it serves it tells in sysfs.
+//! Linux' blkback opens its device without a holder (drivers/block/xen-blkback/xenbus.c), so it is in no `holders`, and
+//! can be opened with O_EXCL beside. What it serves it tells in sysfs.
 
 use rustix::fs::{major, minor};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -15,7 +16,8 @@ pub type Number = (u32, u32);
 const BACK_ENDS: &str = "sys/bus/xen-backend/devices";
 /// What loop devices are of: files, or disks.
 const LOOP_DEVICES: &str = "sys/class/block";
-/// Namespaces of the kernel's NVMe target, and backstores of its SCSI target: where they are, how many directories lead there, and what names the disk.
+/// Namespaces of the kernel's NVMe target, and backstores of its SCSI target: where they are, how many directories lead
+/// there, and what names the disk.
 const TARGETS: [(&str, usize, &str, &str); 2] = [
     ("sys/kernel/config/nvmet/subsystems", 3, "device_path", "exported by NVMe over fabrics"),
     ("sys/kernel/config/target/core", 2, "udev_path", "exported by SCSI"),
@@ -46,7 +48,8 @@ pub fn guest_of(root: &Path, number: Number) -> Option<String> {
     })
 }
 
-/// What of domain 0's kernel has the disk of this name open without being a holder of it, in words; `root` has `sys` and `dev`.
+/// What of domain 0's kernel has the disk of this name open without being a holder of it, in words; `root` has `sys`
+/// and `dev`.
 pub fn kernel_user_of(root: &Path, disk: &str) -> Option<String> {
     let is_it = |file: PathBuf| {
         let said = std::fs::read_to_string(file).unwrap_or_default();
@@ -84,7 +87,8 @@ fn number_of_back(said: &str) -> Option<Number> {
     Some((hex(major)?, hex(minor)?))
 }
 
-/// The first other process that has one of these devices open, and which of them; `root` has `proc`. What cannot be read is nobody's.
+/// The first other process that has one of these devices open, and which of them; `root` has `proc`. What cannot be
+/// read is nobody's.
 pub fn process_of(root: &Path, numbers: &[Number]) -> Option<(usize, String)> {
     find(root, numbers, |file| {
         let told = std::fs::metadata(file).ok().filter(|told| told.file_type().is_block_device())?;

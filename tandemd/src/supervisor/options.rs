@@ -22,7 +22,8 @@ pub const FOR_ALL: [(&str, &str); 4] = [
 ];
 
 impl Options {
-    /// What a device's own text says behind the device. `None`: something that is for xl to understand, as a slot or a name.
+    /// What a device's own text says behind the device. `None`: something that is for xl to understand, as a slot or a
+    /// name.
     pub fn of(said: &str) -> Option<Self> {
         let mut words = said.trim_start_matches("bdf=").split(',');
         if words.next()?.contains(['@', '=', '*']) {

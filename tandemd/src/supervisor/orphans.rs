@@ -1,4 +1,5 @@
-//! What was made for driver domains that nobody looks after any more goes: the configuration may have lost a section, or a service.
+//! What was made for driver domains that nobody looks after any more goes: the configuration may have lost a section,
+//! or a service.
 
 use super::ours::{self, Orphan};
 use super::toolstack::{run_to_its_end, LONGEST};
@@ -14,7 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So often it is looked for such, and so long after each other: what an earlier daemon has asked the toolstack for may come later.
+/// So often it is looked for such, and so long after each other: what an earlier daemon has asked the toolstack for may
+/// come later.
 const LOOKS: u32 = 5;
 const EACH: Duration = Duration::from_secs(60);
 
@@ -71,7 +73,8 @@ fn end(orphan: &Orphan, store: &mut Client, hypervisor: &mut Hypervisor) -> Resu
     destroyed.map_err(|why| anyhow::format_err!("xl destroy: {why}"))
 }
 
-/// Of services that are not looked after nobody is rolled back, so nothing need be known for that. What was counted stays, and whether one is parked.
+/// Of services that are not looked after nobody is rolled back, so nothing need be known for that. What was counted
+/// stays, and whether one is parked.
 fn forget_files(config: &Config, records: &Path, notes: &Path) -> Result<()> {
     let there = match std::fs::read_dir(records) {
         Ok(there) => there,

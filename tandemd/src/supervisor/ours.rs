@@ -1,8 +1,8 @@
 //! Which domains were made here: those that wait for a driver domain's place, and what is left of those that had it.
 //!
-//! Names do not say so, since anybody may give a domain any name, and who is not needed is destroyed. One that waits has a UUID of ours from its
-//! creation on, whoever is killed meanwhile; what is left of one that somebody else may have made is marked when it gets its name. Its directory in
-//! xenstore goes with it, and domain 0 alone writes there.
+//! Names do not say so, since anybody may give a domain any name, and who is not needed is destroyed. One that waits
+//! has a UUID of ours from its creation on, whoever is killed meanwhile; what is left of one that somebody else may
+//! have made is marked when it gets its name. Its directory in xenstore goes with it, and domain 0 alone writes there.
 
 use super::{candidate_of, remains_of, standby_of};
 use crate::domain::hash;
@@ -27,7 +27,8 @@ pub fn mark_of(domain: u16) -> String {
     format!("/local/domain/{domain}/tandem")
 }
 
-/// Whether a domain was made, or marked, for this driver domain. `vm`: where else the toolstack has written its name, if that is known.
+/// Whether a domain was made, or marked, for this driver domain. `vm`: where else the toolstack has written its name,
+/// if that is known.
 pub fn is_ours(domain: u16, vm: Option<&str>, driver: &str, store: &mut impl Store) -> Result<bool> {
     let is_made = vm.is_some_and(|vm| vm.starts_with(&format!("/vm/{}", beginning(driver))));
     Ok(is_made || store.read(&mark_of(domain))?.as_deref() == Some(driver))

@@ -1,8 +1,8 @@
 //! Where a service's record is kept: on domain 0's disk, and beside that, in memory, as it is just now.
 //!
-//! A disk may take long, or not answer for minutes. No recovery waits until its record is there: a change is written to memory, where the next daemon reads it, and
-//! a thread brings it to the disk, where the next start of the machine finds it. Memory counts as long as it is of what is on the disk: that may be deleted, or changed by
-//! people.
+//! A disk may take long, or not answer for minutes. No recovery waits until its record is there: a change is written to
+//! memory, where the next daemon reads it, and a thread brings it to the disk, where the next start of the machine
+//! finds it. Memory counts as long as it is of what is on the disk: that may be deleted, or changed by people.
 
 use super::record::Record;
 use anyhow::{Context, Result};
@@ -78,7 +78,8 @@ fn text(record: &Record) -> Result<String> {
 }
 
 impl Place {
-    /// Reads it. One of an earlier start of the machine says what is wanted and what was counted; its times mean nothing any more.
+    /// Reads it. One of an earlier start of the machine says what is wanted and what was counted; its times mean
+    /// nothing any more.
     pub fn read(&self, boot: &str) -> Result<Record> {
         let on_disk = text_of(&self.disk)?;
         let newer = text_of(&self.memory).ok().and_then(|text| toml::from_str::<Newer>(&text).ok());
@@ -188,8 +189,8 @@ impl Paper {
         Self { place, written, of, is_newer, is_old: false, is_lost: false }
     }
 
-    /// Writes it down if it is another one. A file system on which that cannot be done is no reason to do nothing for a driver domain. What there is to say of
-    /// that.
+    /// Writes it down if it is another one. A file system on which that cannot be done is no reason to do nothing for a
+    /// driver domain. What there is to say of that.
     fn keep(&mut self, record: &Record) -> Vec<String> {
         let (mut said, mut desk) = (Vec::new(), desk());
         let is_changed = *record != self.written;
@@ -233,8 +234,8 @@ impl Paper {
         said
     }
 
-    /// Says what there is to say, and then writes it down: what a daemon has written that is killed in between is said by nobody any more, and what it has
-    /// only said the next one does and says again.
+    /// Says what there is to say, and then writes it down: what a daemon has written that is killed in between is said
+    /// by nobody any more, and what it has only said the next one does and says again.
     pub fn say_and_keep(&mut self, said: impl IntoIterator<Item = String>, record: &Record, mut say: impl FnMut(&str)) {
         said.into_iter().for_each(|line| say(&line));
         self.keep(record).iter().for_each(|line| say(line));

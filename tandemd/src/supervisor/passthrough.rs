@@ -1,9 +1,11 @@
-//! A driver domain's devices change hands, as `xl pci-detach` and `xl pci-attach` do it, without their processes: a driver domain that
-//! has died loses them while what is left of it still has to be destroyed, and the one that waited gets them, in milliseconds.
+//! A driver domain's devices change hands, as `xl pci-detach` and `xl pci-attach` do it, without their processes: a
+//! driver domain that has died loses them while what is left of it still has to be destroyed, and the one that waited
+//! gets them, in milliseconds.
 //!
-//! Both may be done again from the beginning wherever somebody was killed: what has been done already is no error. The toolstack finds
-//! what it would have written itself: a domain's devices are those in its PCI back end's directory, which comes and goes at once, and whom
-//! a device was given to is in `/libxl/pci`. The domain's saved configuration, which xl keeps in a file, is not changed.
+//! Both may be done again from the beginning wherever somebody was killed: what has been done already is no error. The
+//! toolstack finds what it would have written itself: a domain's devices are those in its PCI back end's directory,
+//! which comes and goes at once, and whom a device was given to is in `/libxl/pci`. The domain's saved configuration,
+//! which xl keeps in a file, is not changed.
 
 use super::options::Options;
 use super::pci;
@@ -25,7 +27,8 @@ use xen_abi::channel_op::ChannelPciFunction;
 /// So long the PCI back end is given to let devices go: it may have to reset each, and that takes a tenth of a second.
 const LETS_GO: Duration = Duration::from_secs(3);
 const A_MOMENT: Duration = Duration::from_micros(200);
-/// Where Linux says how it resets a device: words, of which the first is tried first. Without one it does not; `DEFAULT` brings them back.
+/// Where Linux says how it resets a device: words, of which the first is tried first. Without one it does not;
+/// `DEFAULT` brings them back.
 const RESET_METHOD: &str = "reset_method";
 const DEFAULT: &str = "default";
 /// Linux's driver that is the PCI back end.
@@ -33,8 +36,8 @@ pub const BACK_END: &str = "bus/pci/drivers/pciback";
 /// The command register, and its bits that let a function answer at its ports and in its memory (PCI, 6.2.2).
 const COMMAND: u64 = 4;
 const DECODE: u8 = 3;
-/// The status register's low byte, and the bit in it that says that the function asks for an interrupt by its wire (PCI, 6.2.3). While it may
-/// not do so it says it all the same.
+/// The status register's low byte, and the bit in it that says that the function asks for an interrupt by its wire
+/// (PCI, 6.2.3). While it may not do so it says it all the same.
 const STATUS: u64 = 6;
 const INTERRUPT: u8 = 1 << 3;
 /// Bytes of a frame.
@@ -119,16 +122,18 @@ impl Sysfs {
         }
     }
 
-    /// The device, which nobody has and which has been reset by its own registers, does not ask for an interrupt. What cannot be read does.
+    /// The device, which nobody has and which has been reset by its own registers, does not ask for an interrupt. What
+    /// cannot be read does.
     fn is_silent(&self, device: &str) -> bool {
         let mut status = [INTERRUPT];
         let read = File::open(self.of_device(device, "config")).and_then(|it| it.read_exact_at(&mut status, STATUS));
         read.is_ok() && status[0] & INTERRUPT == 0
     }
 
-    /// The PCI back end takes a device up anew that nobody has, and that answers nowhere. What it tells a domain of that is what it has found then, or
-    /// what the last owner has written. One whose kernel finds a device on turns it off and on again for each base address while it looks how
-    /// long the region is, and each time the back end enables the device: 2 ms for ACPI's routing.
+    /// The PCI back end takes a device up anew that nobody has, and that answers nowhere. What it tells a domain of
+    /// that is what it has found then, or what the last owner has written. One whose kernel finds a device on turns it
+    /// off and on again for each base address while it looks how long the region is, and each time the back end enables
+    /// the device: 2 ms for ACPI's routing.
     fn take_up_closed(&self, device: &str) -> Result<()> {
         self.tell_back_end("unbind", device)?;
         let is_closed = self.close(device).context("its command register cannot be written");
@@ -163,7 +168,8 @@ impl Sysfs {
     }
 }
 
-/// Linux resets none of these devices as long as this is there, but those that hold their wire up: their next owner's would not go down.
+/// Linux resets none of these devices as long as this is there, but those that hold their wire up: their next owner's
+/// would not go down.
 struct Unreset<'a> {
     sysfs: &'a Sysfs,
     /// And how it did.
@@ -271,7 +277,8 @@ impl Party {
         Self { has_to_know: true, ..self }
     }
 
-    /// The hypervisor answers what it asks of its devices, or who gets them next, in the PCI back end's place, if it can.
+    /// The hypervisor answers what it asks of its devices, or who gets them next, in the PCI back end's place, if it
+    /// can.
     pub fn answered(self, is_answered: bool) -> Self {
         Self { is_answered, ..self }
     }
@@ -293,7 +300,8 @@ impl From<u16> for Party {
     }
 }
 
-/// The links of a domain's interfaces, which does not run any more, are kept for whoever gets them next, or it is said why not.
+/// The links of a domain's interfaces, which does not run any more, are kept for whoever gets them next, or it is said
+/// why not.
 pub fn keep_links(domain: u16, devices: &[String], hypervisor: &mut impl Passthrough) {
     for device in devices {
         let Some(number) = function(device) else { continue };
@@ -307,9 +315,10 @@ pub fn keep_links(domain: u16, devices: &[String], hypervisor: &mut impl Passthr
     }
 }
 
-/// Takes the devices from a domain that does not run any more: they are reset and nobody's, and the PCI back end knows nothing of the
-/// domain. The PCI back end resets them as `reset` says, and always if no IOMMU keeps them from all memory until their next driver does. An error says what went wrong; then all or some of them are the domain's still, or the PCI back end has them for it, and the other changes
-/// are made or not.
+/// Takes the devices from a domain that does not run any more: they are reset and nobody's, and the PCI back end knows
+/// nothing of the domain. The PCI back end resets them as `reset` says, and always if no IOMMU keeps them from all
+/// memory until their next driver does. An error says what went wrong; then all or some of them are the domain's still,
+/// or the PCI back end has them for it, and the other changes are made or not.
 pub fn take(
     from: impl Into<Party>,
     devices: &[String],
@@ -333,7 +342,8 @@ pub fn take(
         }
         let had_it = match hypervisor.deassign(domain, number) {
             Ok(()) => true,
-            // It has not had it any more: an earlier daemon has taken it, or the operator has given it to another domain.
+            // It has not had it any more: an earlier daemon has taken it, or the operator has given it to another
+            // domain.
             Err(Errno::NODEV) => false,
             Err(error) => return Err(error).with_context(|| format!("{device} does not leave domain {domain}")),
         };
@@ -365,8 +375,8 @@ pub fn take(
     Ok(())
 }
 
-/// Hands the devices to a domain that has none. An error says what went wrong; then the toolstack may do it: the domain's back end has
-/// nothing of them, and nothing was changed in xenstore.
+/// Hands the devices to a domain that has none. An error says what went wrong; then the toolstack may do it: the
+/// domain's back end has nothing of them, and nothing was changed in xenstore.
 pub fn hand_over(
     to: impl Into<Party>,
     claims: &[Claim],
@@ -477,8 +487,9 @@ fn told(back: &str, n: usize, device: &str, options: Options) -> [(String, Strin
     ]
 }
 
-/// All that is said of devices is said before a domain that knows the PCI back end gets them, but that it has any: whatever is written there later both
-/// kernels look at, one node after the other, while guests wait. `false`: it is not said, since xl has to say it.
+/// All that is said of devices is said before a domain that knows the PCI back end gets them, but that it has any:
+/// whatever is written there later both kernels look at, one node after the other, while guests wait. `false`: it is
+/// not said, since xl has to say it.
 pub fn announce(domain: u16, claims: &[Claim], store: &mut impl Store) -> Result<bool> {
     let back = pci::back(domain);
     let mut changes = Vec::new();
@@ -489,8 +500,8 @@ pub fn announce(domain: u16, claims: &[Claim], store: &mut impl Store) -> Result
     Ok(has_none(domain, store)? && store.change(&format!("{back}/num_devs"), &changes)?)
 }
 
-/// The domain and the PCI back end get to know each other, if they do not: rings and ports are made, and the domain's kernel has looked at a
-/// bus without devices. One that comes then is there sooner.
+/// The domain and the PCI back end get to know each other, if they do not: rings and ports are made, and the domain's
+/// kernel has looked at a bus without devices. One that comes then is there sooner.
 pub fn introduce(domain: u16, store: &mut impl Store) -> Result<()> {
     let back = pci::back(domain);
     if store.read(&format!("{back}/state"))?.is_some() {
@@ -513,13 +524,14 @@ pub fn introduced(store: &mut impl Store) -> Result<BTreeSet<u16>> {
     Ok(found)
 }
 
-/// A domain and the PCI back end that get to know each other just now. Nothing of that can be taken back: the domain's kernel may have read it, and
-/// would not read it again.
+/// A domain and the PCI back end that get to know each other just now. Nothing of that can be taken back: the domain's
+/// kernel may have read it, and would not read it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meeting {
     /// The domain has not answered yet, or has just done so; it may never do.
     Begins,
-    /// Its kernel asks the back end for all functions that there may be. It uses this back end from now on, and would wait in vain if there was another one.
+    /// Its kernel asks the back end for all functions that there may be. It uses this back end from now on, and would
+    /// wait in vain if there was another one.
     Asks,
 }
 

@@ -57,8 +57,8 @@ pub fn keep_from_memory(device: &str) -> Result<()> {
     config.write_all_at(&command, COMMAND).context("its command register cannot be written")
 }
 
-/// Answers the PCI back end in place of a domain that does not any more. When the toolstack takes a device away, the back end asks the
-/// domain to let go of it, and the toolstack waits ten seconds for that.
+/// Answers the PCI back end in place of a domain that does not any more. When the toolstack takes a device away, the
+/// back end asks the domain to let go of it, and the toolstack waits ten seconds for that.
 pub fn answer_for(domain: u16, store: &mut impl Store) -> Result<()> {
     let back = store.read(&format!("{}/state", back(domain)))?;
     let front = format!("/local/domain/{domain}/device/pci/0/state");

@@ -1,7 +1,8 @@
-//! Asks a driver domain's twind how it goes, beside all else: who waits for another domain's answer looks after nobody meanwhile.
+//! Asks a driver domain's twind how it goes, beside all else: who waits for another domain's answer looks after nobody
+//! meanwhile.
 //!
-//! It is asked now and then, and at once when its card comes or goes. What it says is believed as far as it concerns itself: that it is there, and how often
-//! its twin was aborted.
+//! It is asked now and then, and at once when its card comes or goes. What it says is believed as far as it concerns
+//! itself: that it is there, and how often its twin was aborted.
 
 use super::look::{TwinSeen, Twind};
 use crate::control::{hear_twind, load_twin, Heard};

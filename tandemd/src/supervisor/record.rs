@@ -23,7 +23,8 @@ pub enum Mode {
     /// It runs, and is started again when it fails.
     #[default]
     Run,
-    /// It was shut down in order, and rests until somebody starts it, or the machine starts anew; with all others, until that is over.
+    /// It was shut down in order, and rests until somebody starts it, or the machine starts anew; with all others,
+    /// until that is over.
     Off,
     /// It failed too often, or the operator wants it to rest.
     Parked,
@@ -57,10 +58,11 @@ pub struct Record {
     pub noting: Option<u16>,
     /// The one that is on its way back.
     pub rolling: Option<u16>,
-    /// The one before had to go since it had answered a disk's request with an error. If this one does, the medium is bad.
+    /// The one before had to go since it had answered a disk's request with an error. If this one does, the medium is
+    /// bad.
     pub is_believed: bool,
-    /// Services of whose disks nothing was answered when the one before had to go for that, nor since: their media are taken for slow. The one for which it is
-    /// looked after has no name here.
+    /// Services of whose disks nothing was answered when the one before had to go for that, nor since: their media are
+    /// taken for slow. The one for which it is looked after has no name here.
     pub slow: BTreeSet<String>,
     /// What it is started with instead of what its configuration says.
     pub image: Image,
@@ -170,8 +172,8 @@ impl TimeLine {
         Self { cause: cause.into(), from: ms(now), ..Self::default() }
     }
 
-    /// The instance that came has failed, as is seen now, since `began`: another one comes, of which nothing is known yet. `came`: it was of use when that has
-    /// happened.
+    /// The instance that came has failed, as is seen now, since `began`: another one comes, of which nothing is known
+    /// yet. `came`: it was of use when that has happened.
     pub fn again(&mut self, cause: &str, came: &str, began: Duration, now: Duration) {
         if self.has(came) {
             self.earlier_outage += self.outage_of_this();
@@ -202,8 +204,8 @@ impl TimeLine {
         self.earlier_outage + self.outage_of_this()
     }
 
-    /// The same since they lost it last: until a packet came in, or a disk's request was answered. None was for a long time: until the
-    /// interface was there, or the disks' back end. None of that came: until it was given up.
+    /// The same since they lost it last: until a packet came in, or a disk's request was answered. None was for a long
+    /// time: until the interface was there, or the disks' back end. None of that came: until it was given up.
     fn outage_of_this(&self) -> u64 {
         if self.is_first_start() {
             return 0;
@@ -233,8 +235,8 @@ impl TimeLine {
 }
 
 impl Record {
-    /// The record for the driver domain of this name. What was remembered of another one, which the service had before, says nothing of this one; counts
-    /// are the service's.
+    /// The record for the driver domain of this name. What was remembered of another one, which the service had before,
+    /// says nothing of this one; counts are the service's.
     pub fn of(self, driver: &str) -> Self {
         let driver = driver.to_string();
         if self.driver.is_empty() || self.driver == driver {
@@ -249,8 +251,9 @@ impl Record {
         record
     }
 
-    /// The machine was started anew. Who takes it down has all domains shut down before, driver domains as well, by the same words as who means one of
-    /// them; so one that was off then is wanted again, as with the machine all its guests are. One that is to rest for longer is parked.
+    /// The machine was started anew. Who takes it down has all domains shut down before, driver domains as well, by the
+    /// same words as who means one of them; so one that was off then is wanted again, as with the machine all its
+    /// guests are. One that is to rest for longer is parked.
     pub fn begin_anew(&mut self, boot: &str) {
         self.boot = boot.into();
         if self.mode == Mode::Off {
@@ -290,7 +293,8 @@ impl Record {
         self.refused = why.into();
     }
 
-    /// The recovery that was under way comes to no good end: it is parked now. What it was like until then; nothing, if it began by an order to park it.
+    /// The recovery that was under way comes to no good end: it is parked now. What it was like until then; nothing, if
+    /// it began by an order to park it.
     pub fn give_up(&mut self, now: Duration) -> Option<String> {
         self.under_way.take_if(|line| line.cause == Cause::Park.name());
         self.under_way.as_mut()?.mark(GIVEN_UP, now);

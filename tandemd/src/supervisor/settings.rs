@@ -11,10 +11,12 @@ use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Usual limits of what is not taken, for interfaces and for disks, whose drivers have some of their own: half a minute in Linux.
+/// Usual limits of what is not taken, for interfaces and for disks, whose drivers have some of their own: half a minute
+/// in Linux.
 const UNDRAINED_MS: u64 = 10_000;
 pub const UNDRAINED_DISK_MS: u64 = 60_000;
-/// Usual limit of a disk's request that looks lost. A medium may hold one back while it does others: Linux' SCSI layer tries for three minutes.
+/// Usual limit of a disk's request that looks lost. A medium may hold one back while it does others: Linux' SCSI layer
+/// tries for three minutes.
 const OVERDUE_MS: u64 = 300_000;
 
 /// So long twind may be silent at least: to make a twin takes ten seconds and more, in which it does not answer.
@@ -30,7 +32,8 @@ const LEAST_RENEW_S: u64 = 60;
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Settings {
-    /// The driver domain's configuration, as `xl create` takes it. Without it the next six say what the driver domain is.
+    /// The driver domain's configuration, as `xl create` takes it. Without it the next six say what the driver domain
+    /// is.
     #[serde(default)]
     pub config: Option<PathBuf>,
     /// The devices that it has: by address, by vendor and device, or by kind.
@@ -51,8 +54,8 @@ pub struct Settings {
     /// See `memory_mib`.
     #[serde(default)]
     pub vcpus: Option<u32>,
-    /// Its devices are taken from domain 0 when it is to be started, and whenever one comes into the machine. If nothing is said: where this section names
-    /// them.
+    /// Its devices are taken from domain 0 when it is to be started, and whenever one comes into the machine. If
+    /// nothing is said: where this section names them.
     #[serde(default)]
     pub assign: Option<bool>,
     /// Whether it is started again. If not, what is left of it is cleared away, and its service is parked.
@@ -64,13 +67,15 @@ pub struct Settings {
     /// See `crashes`.
     #[serde(default = "Settings::within_s")]
     pub within_s: u64,
-    /// The first start after a failure is at once. Before the second within the time it waits so long, then twice as long each time.
+    /// The first start after a failure is at once. Before the second within the time it waits so long, then twice as
+    /// long each time.
     #[serde(default = "Settings::back_off_ms")]
     pub back_off_ms: u64,
     /// So long after its start its interface has to be there.
     #[serde(default = "Settings::ready_s")]
     pub ready_s: u64,
-    /// So long after it got its devices one whose kernel ran by then (it waited, or was rolled back) has to have turned them on.
+    /// So long after it got its devices one whose kernel ran by then (it waited, or was rolled back) has to have turned
+    /// them on.
     #[serde(default = "Settings::probe_s")]
     pub probe_s: u64,
     /// So long after it said that its link was up the interface of such a one has to be the way out.
@@ -79,14 +84,15 @@ pub struct Settings {
     /// It fails when one of its processors has run so long without taking an event that waits; 0: never.
     #[serde(default = "Settings::wedged_ms")]
     pub wedged_ms: u64,
-    /// It fails when it has taken nothing of what waits for the outside for so long, or has answered nothing of what disks were asked for;
-    /// 0: never.
+    /// It fails when it has taken nothing of what waits for the outside for so long, or has answered nothing of what
+    /// disks were asked for; 0: never.
     #[serde(default)]
     pub undrained_ms: Option<u64>,
     /// It fails when a disk's request has looked lost for so long, though others are answered; 0: never.
     #[serde(default)]
     pub overdue_ms: Option<u64>,
-    /// It fails when nothing has come from outside for so long, though packets went there and some had come before; 0: never.
+    /// It fails when nothing has come from outside for so long, though packets went there and some had come before; 0:
+    /// never.
     #[serde(default)]
     pub silent_ms: u64,
     /// It fails when an IOMMU stops a device of its that reaches for memory that is not its own.
@@ -101,7 +107,8 @@ pub struct Settings {
     /// See `least_free_kib`.
     #[serde(default = "Settings::least_free_s")]
     pub least_free_s: u64,
-    /// So long after one was replaced for want of memory the next one stays, whatever it tells; twice as long each time after it.
+    /// So long after one was replaced for want of memory the next one stays, whatever it tells; twice as long each time
+    /// after it.
     #[serde(default = "Settings::renew_pause_s")]
     pub renew_pause_s: u64,
     /// 1: another instance is kept that has booted and waits for the devices, to take its place when it fails.
@@ -116,7 +123,8 @@ pub struct Settings {
     /// Who resets its devices when another instance gets them.
     #[serde(default)]
     pub reset: Reset,
-    /// Who answers what its kernel asks of its devices' configuration space, and of their messages, when it gets them from `tandemd`.
+    /// Who answers what its kernel asks of its devices' configuration space, and of their messages, when it gets them
+    /// from `tandemd`.
     #[serde(default)]
     pub pci_answers: Answers,
     /// The links of its interfaces are kept when another instance gets them.
@@ -137,7 +145,8 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reset {
-    /// The hypervisor, by the device's own registers; if it does not know how, or they are not enough, the PCI back end.
+    /// The hypervisor, by the device's own registers; if it does not know how, or they are not enough, the PCI back
+    /// end.
     #[default]
     IfNeeded,
     /// Domain 0's PCI back end, when it lets go of one: a function-level reset takes a tenth of a second.
@@ -187,7 +196,8 @@ impl Claim {
         Self { name, said, options }
     }
 
-    /// Whether xl takes it from domain 0 itself when it creates the domain (`seize`, xl-pci-configuration(5)). Of several the last counts.
+    /// Whether xl takes it from domain 0 itself when it creates the domain (`seize`, xl-pci-configuration(5)). Of
+    /// several the last counts.
     pub fn is_seized(&self) -> bool {
         let words = self.said.split(',').skip(1).filter_map(|word| word.split_once('='));
         let said = words.filter(|(key, _)| key.trim() == "seize").last();
@@ -351,7 +361,8 @@ impl Settings {
         ]
     }
 
-    /// Whether the files are there of which it is made, but for those that the image has instead. One that runs needs none of them, so this is no matter of [`Self::claims`].
+    /// Whether the files are there of which it is made, but for those that the image has instead. One that runs needs
+    /// none of them, so this is no matter of [`Self::claims`].
     pub fn has_files(&self, image: &Image) -> Result<()> {
         match (Own::of(self)?, &self.config) {
             (Some(own), _) => own.has_files(image),
@@ -360,7 +371,8 @@ impl Settings {
         }
     }
 
-    /// Domains that are to serve it, by the names that its configuration has for the back ends of its interfaces and disks.
+    /// Domains that are to serve it, by the names that its configuration has for the back ends of its interfaces and
+    /// disks.
     pub fn back_ends(&self) -> Result<BTreeSet<String>> {
         Ok(self.text()?.map(|(_, text)| back_ends_in(&text)).unwrap_or_default())
     }
@@ -375,8 +387,8 @@ impl Settings {
         Ok(Some((config, text)))
     }
 
-    /// Whether one with this image can be tried: it runs beside the one that is there, and the toolstack heeds all that the image says beside the
-    /// driver domain's configuration.
+    /// Whether one with this image can be tried: it runs beside the one that is there, and the toolstack heeds all that
+    /// the image says beside the driver domain's configuration.
     pub fn can_be_tried(&self, image: &Image) -> Result<()> {
         // What is written here names no disk, and nothing for which xl ignores an image.
         let Some((config, text)) = self.text()? else { return Ok(()) };
@@ -395,8 +407,8 @@ pub fn may_run_beside(config: &Path) -> Result<()> {
     may_be_two(&text).with_context(|| config.display().to_string())
 }
 
-/// Two domains of this configuration may run at a time: they write to no disk. The file system of one that both have mounted is lost, and not all of xl's
-/// scripts see to that (xl-disk-configuration(5)).
+/// Two domains of this configuration may run at a time: they write to no disk. The file system of one that both have
+/// mounted is lost, and not all of xl's scripts see to that (xl-disk-configuration(5)).
 fn may_be_two(text: &str) -> Result<()> {
     let is_read_only = |disk: &String| {
         // What is behind that is the file's name, commas and all (xl-disk-configuration(5)).
@@ -412,7 +424,8 @@ fn may_be_two(text: &str) -> Result<()> {
     }
 }
 
-/// The lines of an image come after those of the configuration, and so count; unless xl does not look at them (xl.cfg(5), `bootloader`, `cmdline`).
+/// The lines of an image come after those of the configuration, and so count; unless xl does not look at them
+/// (xl.cfg(5), `bootloader`, `cmdline`).
 fn heeds(text: &str, image: &Image) -> Result<()> {
     let is_said = |key: &str| value_of(text, key).is_some();
     for (key, value) in image.parts() {

@@ -47,7 +47,8 @@ use others::Other;
 const COMES: &str = "@introduceDomain";
 const GOES: &str = "@releaseDomain";
 
-/// Pages that are needed beside a domain's own, whatever it is: what the toolstack's processes in domain 0 take is not among them.
+/// Pages that are needed beside a domain's own, whatever it is: what the toolstack's processes in domain 0 take is not
+/// among them.
 const PAGES_BESIDE: u64 = 4096;
 /// So long a domain is given to answer the PCI back end: a few messages.
 const ANSWERS: Duration = Duration::from_secs(5);
@@ -282,7 +283,8 @@ impl Shell {
         Ok(())
     }
 
-    /// A look at everything. `waits_for_all`: also at whether all domains are being ended. `image`: what the next instance is made of, beside its configuration.
+    /// A look at everything. `waits_for_all`: also at whether all domains are being ended. `image`: what the next
+    /// instance is made of, beside its configuration.
     pub fn look(&mut self, waits_for_all: bool, image: &Image) -> Result<Look> {
         let hypervisor = &mut self.hypervisor;
         let errand = self.toolstack.errand(&mut self.store, |domain| hypervisor.has(domain))?;
@@ -435,8 +437,8 @@ impl Shell {
         self.max_pages > 0 && self.hypervisor.free_pages().is_ok_and(|free| free >= self.max_pages + beside)
     }
 
-    /// Who takes the devices of a domain that runs, as `xl destroy` does, waits ten seconds for its driver to let go of them. It may not do so, for they
-    /// have been reset, and are its no more.
+    /// Who takes the devices of a domain that runs, as `xl destroy` does, waits ten seconds for its driver to let go of
+    /// them. It may not do so, for they have been reset, and are its no more.
     fn answer_for(&mut self, domain: Option<&Domain>) -> Result<()> {
         let Some(domain) = domain.filter(|d| d.is_bereft && !d.is_paused && d.end.is_none()) else {
             self.bereft = None;
@@ -453,8 +455,9 @@ impl Shell {
         }
     }
 
-    /// The hypervisor tells of this domain. If it cannot it is gone, which the next look shows. What its devices do counts from when it is of use
-    /// on: before, one may still do what its last driver told it. That it is of use is to be known by now; of one that serves disks the hypervisor knows.
+    /// The hypervisor tells of this domain. If it cannot it is gone, which the next look shows. What its devices do
+    /// counts from when it is of use on: before, one may still do what its last driver told it. That it is of use is to
+    /// be known by now; of one that serves disks the hypervisor knows.
     fn watch(&mut self, domain: u16) {
         let flags = match (self.dma_faults, self.used == Some(domain)) {
             (false, _) => 0,
@@ -573,7 +576,8 @@ impl Shell {
         }
     }
 
-    /// The toolstack creates one of this image. These lines come last, and so count; with none it is the driver domain itself.
+    /// The toolstack creates one of this image. These lines come last, and so count; with none it is the driver domain
+    /// itself.
     fn create(&mut self, image: &Image, lines: &[String]) {
         let has_place = lines.is_empty();
         let (config, image) = (self.config.to_string_lossy().into_owned(), image.lines());

@@ -1,9 +1,9 @@
 //! One that waits is noted by the hypervisor, and what is left of one that has died becomes that again.
 //!
-//! The hypervisor makes of the domain what it was: its memory, its vCPUs, its ends of everything. What others know of it is put right
-//! here: xenstore has its watches, which are those of a later life then, and what was written there. So when it is noted, nothing
-//! is under way in its rings, and its watches are learned: all that it may watch is written once more, and what comes is read in its place.
-//! On the way back xenstore forgets all its watches, and gets those.
+//! The hypervisor makes of the domain what it was: its memory, its vCPUs, its ends of everything. What others know of
+//! it is put right here: xenstore has its watches, which are those of a later life then, and what was written there. So
+//! when it is noted, nothing is under way in its rings, and its watches are learned: all that it may watch is written
+//! once more, and what comes is read in its place. On the way back xenstore forgets all its watches, and gets those.
 //!
 //! Both may be done again from the beginning wherever somebody was killed.
 
@@ -30,12 +30,13 @@ use xen_abi::channel_op::{ChannelSnapshot, SNAPSHOT_UNSETTLED};
 const PARTS: [&str; 3] = ["data", "device", "error"];
 /// What it does not watch, and others do.
 const NOT_WATCHED: [&str; 2] = ["console", "store"];
-/// Linux watches that, and toolstacks make it when it is needed. When it is noted there are none, since they have what is others' in use; so those of a
-/// later life are nothing to it.
+/// Linux watches that, and toolstacks make it when it is needed. When it is noted there are none, since they have what
+/// is others' in use; so those of a later life are nothing to it.
 const BACK_ENDS: &str = "backend";
 /// Nodes of a domain's that are looked at, at most.
 const MOST_NODES: usize = 1000;
-/// So often it is tried to find it with nothing under way; so long it runs between two tries, and so long is waited in one.
+/// So often it is tried to find it with nothing under way; so long it runs between two tries, and so long is waited in
+/// one.
 const TRIES: u32 = 10;
 const BETWEEN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 200 });
 const LIMIT: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 100 });
@@ -78,7 +79,8 @@ pub fn path(records: &Path, service: &str, domain: u16) -> PathBuf {
     records.join(format!("{service}.snapshot.{domain}"))
 }
 
-/// Forgets what is known of others than these. A service may be called as what was noted of another one is: its record stays.
+/// Forgets what is known of others than these. A service may be called as what was noted of another one is: its record
+/// stays.
 pub fn keep_only(notes: &Path, service: &str, domains: &[u16]) -> Result<()> {
     let kept: Vec<PathBuf> = domains.iter().map(|domain| path(notes, service, *domain)).collect();
     of(notes, service)?.into_iter().filter(|file| !kept.contains(file)).try_for_each(std::fs::remove_file)?;
@@ -156,8 +158,8 @@ fn watchable(domain: u16, store: &mut impl Store) -> Result<BTreeSet<String>> {
     Ok(found.into_keys().chain(ends).collect())
 }
 
-/// Of what has come in a domain's ring, that which may be for it. Nobody has to be xenstored who writes there: what is anybody else's is not touched for that.
-/// `all` is what it may watch; of its own there may be more by now.
+/// Of what has come in a domain's ring, that which may be for it. Nobody has to be xenstored who writes there: what is
+/// anybody else's is not touched for that. `all` is what it may watch; of its own there may be more by now.
 fn its(domain: u16, mut fired: Vec<Fired>, all: &BTreeSet<String>) -> Result<Vec<Fired>> {
     let own = own(domain);
     let is_own = |path: &str| {
@@ -240,15 +242,16 @@ struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// Has xenstored look at it. xenstored looks at all rings whenever anybody asks it for anything, oxenstored only at that of who calls it.
+    /// Has xenstored look at it. xenstored looks at all rings whenever anybody asks it for anything, oxenstored only at
+    /// that of who calls it.
     fn wake<'h, H: Snapshots>(self, domain: u16, hypervisor: &'h mut H) -> impl FnMut() -> Result<()> + 'h {
         let port = self.port;
         move || hypervisor.notify(domain, port).context("xenstored cannot be called in its name")
     }
 }
 
-/// Notes one that runs and waits; `flags` are for TAKE, and `nets` the domains of services whose driver domain it waits to be. An error says why that cannot
-/// be; it runs all the same, and has no snapshot.
+/// Notes one that runs and waits; `flags` are for TAKE, and `nets` the domains of services whose driver domain it waits
+/// to be. An error says why that cannot be; it runs all the same, and has no snapshot.
 pub fn note<H: Snapshots + Rings>(
     domain: u16,
     flags: u16,
@@ -329,8 +332,9 @@ fn note_once<H: Snapshots>(
 
 /// It is paused, and has nothing under way in xenstore.
 ///
-/// Linux writes the head of a request and what follows it one after the other, and tells xenstored in between, which takes the head at once: then both
-/// rings are empty, and what is sent in its name would be taken for the rest. One whose vCPUs all wait has written all of it.
+/// Linux writes the head of a request and what follows it one after the other, and tells xenstored in between, which
+/// takes the head at once: then both rings are empty, and what is sent in its name would be taken for the rest. One
+/// whose vCPUs all wait has written all of it.
 fn be_idle<H: Snapshots>(domain: u16, ring: Ring<'_>, store: &mut impl Store, hypervisor: &mut H) -> Result<()> {
     hypervisor.hold(domain).context("it cannot be paused")?;
     ensure!(hypervisor.is_waiting(domain)?, "it always has something to do");
@@ -359,7 +363,8 @@ fn learn<H: Snapshots>(domain: u16, ring: Ring<'_>, store: &mut impl Store, hype
     its(domain, fired, &all)
 }
 
-/// Makes of what is left of one that had waited what it was then. An error says why that cannot be; then it is to be destroyed.
+/// Makes of what is left of one that had waited what it was then. An error says why that cannot be; then it is to be
+/// destroyed.
 pub fn roll_back<H: Snapshots + Rings>(
     domain: u16,
     driver: &str,

@@ -1,6 +1,8 @@
-//! The domain that has booted and waits to take the place of the one that is the way out: when it is made, and when it goes.
+//! The domain that has booted and waits to take the place of the one that is the way out: when it is made, and when it
+//! goes.
 //!
-//! It is made from the same configuration, with another name and without devices. What it is can be seen, so nothing is written down.
+//! It is made from the same configuration, with another name and without devices. What it is can be seen, so nothing is
+//! written down.
 
 use super::boot::Seen;
 use super::look::{Act, Domain, Errand, Look};

@@ -1,8 +1,8 @@
-//! Processes of the toolstack's: one at a time does what the machine asks for the driver domain, and one creates what waits or is tried. Beside them others
-//! destroy such ones, and clear away what is left of domains.
+//! Processes of the toolstack's: one at a time does what the machine asks for the driver domain, and one creates what
+//! waits or is tried. Beside them others destroy such ones, and clear away what is left of domains.
 //!
-//! None of them is waited for for ever: one whose domain is gone has done what it was started for, and one that takes too long is ended.
-//! Who waits for xl's lock, which anybody may have for long, has not begun yet ([`lock`]).
+//! None of them is waited for for ever: one whose domain is gone has done what it was started for, and one that takes
+//! too long is ended. Who waits for xl's lock, which anybody may have for long, has not begun yet ([`lock`]).
 
 pub mod children;
 mod lock;
@@ -22,7 +22,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What xl is told before the configuration. Without `-e` a process of its would stay to do what `on_crash` says, and would be in the way.
+/// What xl is told before the configuration. Without `-e` a process of its would stay to do what `on_crash` says, and
+/// would be in the way.
 pub const CREATE: &[&str] = &["create", "-q", "-e"];
 /// To hand over a device.
 pub const ATTACH: &str = "pci-attach";
@@ -44,7 +45,8 @@ pub struct Toolstack {
     destroyed: Option<u16>,
 }
 
-/// A process that is waited for, by who has nothing else to do, and is ended after `limit`. What it has said, if it was in vain.
+/// A process that is waited for, by who has nothing else to do, and is ended after `limit`. What it has said, if it was
+/// in vain.
 pub fn run_to_its_end(what: &str, arguments: &[&str], limit: Duration) -> Result<Result<(), String>> {
     let said = Path::new(RUN).join(format!("{what}.{}.alone.xl", arguments.first().unwrap_or(&"")));
     let mut process = Running::start(what, arguments, &said)?.within(limit);
@@ -126,8 +128,8 @@ impl Toolstack {
         self.side = started.map_or_else(|error| Process::InVain(format!("{error:#}")), Process::Ours);
     }
 
-    /// The same of this configuration beside one that is there, unless both would write to a disk. The configuration may say something else than when the
-    /// daemon has read it.
+    /// The same of this configuration beside one that is there, unless both would write to a disk. The configuration
+    /// may say something else than when the daemon has read it.
     pub fn create_beside(&mut self, config: &Path, arguments: &[&str]) {
         match settings::may_run_beside(config) {
             Ok(()) => self.start_beside(arguments),
@@ -198,8 +200,8 @@ impl Toolstack {
         });
     }
 
-    /// Whether the domain that is destroyed has neither name nor devices any more: xl has let go of those first, and takes a device from
-    /// its domain in the hypervisor before it says so in xenstore.
+    /// Whether the domain that is destroyed has neither name nor devices any more: xl has let go of those first, and
+    /// takes a device from its domain in the hypervisor before it says so in xenstore.
     fn is_released(&self, store: &mut impl Store) -> Result<bool> {
         let Some(domain) = self.destroyed else { return Ok(false) };
         let is_known = store.read(&format!("/local/domain/{domain}"))?.is_some();
@@ -264,7 +266,8 @@ impl Process {
     }
 }
 
-/// By what processes of an earlier daemon's are known: the driver domain's configuration, its devices, and the instance that had to go.
+/// By what processes of an earlier daemon's are known: the driver domain's configuration, its devices, and the instance
+/// that had to go.
 struct Earlier {
     config: PathBuf,
     devices: Vec<Claim>,
@@ -298,9 +301,9 @@ impl Earlier {
         self.created(arguments).is_some_and(|lines| lines.iter().any(|line| line.starts_with(b"name=")))
     }
 
-    /// Whether a process of these arguments was started to create a domain of this configuration, to hand it one of its devices, or to
-    /// destroy the instance that has to go. One of the operator's that creates it has other arguments, and may stay for as long as the
-    /// domain does.
+    /// Whether a process of these arguments was started to create a domain of this configuration, to hand it one of its
+    /// devices, or to destroy the instance that has to go. One of the operator's that creates it has other arguments,
+    /// and may stay for as long as the domain does.
     fn is_one(&self, arguments: &[u8]) -> bool {
         let creates = self.created(arguments).is_some() && !self.is_beside(arguments);
         let arguments: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();

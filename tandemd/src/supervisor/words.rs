@@ -17,7 +17,8 @@ pub struct Words {
     pub came: &'static str,
     /// It takes nothing.
     pub undrained: &'static str,
-    /// One that has booted without the devices can take its place, also if the configuration says neither that one waits nor that it is rolled back.
+    /// One that has booted without the devices can take its place, also if the configuration says neither that one
+    /// waits nor that it is rolled back.
     pub hands_over: bool,
 }
 

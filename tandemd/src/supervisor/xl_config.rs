@@ -1,4 +1,5 @@
-//! A domain's configuration as `xl` reads it (xl.cfg(5)): statements `KEY = VALUE` and `KEY += VALUE`, parted by ends of lines and by semicolons.
+//! A domain's configuration as `xl` reads it (xl.cfg(5)): statements `KEY = VALUE` and `KEY += VALUE`, parted by ends
+//! of lines and by semicolons.
 //!
 //! What `xl` would refuse is not refused here: it says better what is wrong.
 

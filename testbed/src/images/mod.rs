@@ -51,8 +51,8 @@ pub fn toolstack() -> Result<Images> {
 /// Makes `out` by `make`, unless it is there and was made from the same `key`.
 ///
 /// `make` gets the path to write; only when it succeeds is that moved to `out`. Tests that run side by side may ask for
-/// the same: one product is made at a time, so `make` must have what it needs before. So may another process in the same folder: who comes second to a product
-/// waits for the first.
+/// the same: one product is made at a time, so `make` must have what it needs before. So may another process in the
+/// same folder: who comes second to a product waits for the first.
 pub fn cached(what: &str, out: &Path, key: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = MAKING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! Our own kernel modules for driver domains, built for the kernel that the images boot, by the headers of its packages.
+//! Our own kernel modules for driver domains, built for the kernel that the images boot, by the headers of its
+//! packages.
 
 use super::kernel::Kernel;
 use super::{cached, files, fingerprint, packages};

@@ -45,7 +45,8 @@ pub fn unpacked(name: &str) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// A folder with what is in all of `names`, without what they depend on; what is there from before serves when apt does not answer.
+/// A folder with what is in all of `names`, without what they depend on; what is there from before serves when apt does
+/// not answer.
 pub fn together(set: &str, names: &[&str]) -> Result<PathBuf> {
     let out = host::target("images/packages")?.join(set);
     let mut key = versions(names);

@@ -1,5 +1,5 @@
-//! Small driver domains: an initramfs for each kind of device, with its driver, the back ends of what it serves, busybox, and a program
-//! that plugs guests in without a toolstack. See `images/small`.
+//! Small driver domains: an initramfs for each kind of device, with its driver, the back ends of what it serves,
+//! busybox, and a program that plugs guests in without a toolstack. See `images/small`.
 
 use super::cpio::Archive;
 use super::initramfs::{add_modules, read};

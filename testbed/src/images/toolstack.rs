@@ -89,7 +89,8 @@ const DAEMON: &str = "tandemd";
 const HOSTILE: &str = "hostile-domain";
 
 /// The toolstack's dom0, as an initramfs. In it, under `/guest`: `vmlinuz` as Debian has it, `vmlinux` unpacked (the
-/// domain builder is then done sooner), GRUB as a kernel, `guest.cpio`, `driver.cpio`, and the small driver domains of `small`.
+/// domain builder is then done sooner), GRUB as a kernel, `guest.cpio`, `driver.cpio`, and the small driver domains of
+/// `small`.
 pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     let base = Base::gather()?;
     let tree = packages::closure("toolstack", PACKAGES)?;
@@ -165,7 +166,8 @@ struct Ours {
     plug: PathBuf,
 }
 
-/// A driver domain: drivers and back ends, `xl devd` with what its hotplug scripts need, and what gives its drivers twins.
+/// A driver domain: drivers and back ends, `xl devd` with what its hotplug scripts need, and what gives its drivers
+/// twins.
 fn driver(base: &Base, tree: &Path, scripts: &Path, kernel: &Kernel, ours: &Ours) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     base.add(&mut archive)?;

@@ -1,8 +1,8 @@
 //! Commands that QEMU's AHCI controller did not take, out of all that it was given.
 //!
-//! QEMU says that a tag was in use already (`-d guest_errors`), and not what the command was. So it shows each command as it comes
-//! (`-trace handle_cmd_fis_dump`), half a kilobyte each, thousands in a second. Of these only the first row is kept, and only of what was refused, and of
-//! what is asked for the same blocks from then on.
+//! QEMU says that a tag was in use already (`-d guest_errors`), and not what the command was. So it shows each command
+//! as it comes (`-trace handle_cmd_fis_dump`), half a kilobyte each, thousands in a second. Of these only the first row
+//! is kept, and only of what was refused, and of what is asked for the same blocks from then on.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -33,7 +33,8 @@ impl Command {
         self.first..self.end
     }
 
-    /// What the first 16 bytes of its FIS say, in the row that QEMU shows. `None` if that is no row, or no command that reads or writes with a tag.
+    /// What the first 16 bytes of its FIS say, in the row that QEMU shows. `None` if that is no row, or no command that
+    /// reads or writes with a tag.
     /// Source: Serial ATA 3.2, 10.5.5.4 and 13.6.4.
     fn shown(row: &str) -> Option<Self> {
         const READ: u8 = 0x60;

@@ -54,8 +54,9 @@ impl Hypervisor {
 
 /// QEMU's VT-d with interrupt remapping, for [`Machine::devices`]; it is in the chipset q35 only.
 pub const IOMMU: &str = "intel-iommu,intremap=on";
-/// QEMU's AMD-Vi, likewise. It says nothing of accesses to where nothing is mapped. Without `pt=off` that of QEMU 9.2 to 10.0 translates
-/// nothing, and the I/O APIC's interrupts are lost: native Linux stops with "timer doesn't work" there.
+/// QEMU's AMD-Vi, likewise. It says nothing of accesses to where nothing is mapped. Without `pt=off` that of QEMU 9.2
+/// to 10.0 translates nothing, and the I/O APIC's interrupts are lost: native Linux stops with "timer doesn't work"
+/// there.
 pub const AMD_VI: &str = "amd-iommu,intremap=on,pt=off";
 
 /// The devices of QEMU's that make a driver bind of which a snapshot is taken, by the driver's name.
@@ -129,7 +130,8 @@ pub struct Machine {
     pub timeout_s: u64,
     /// The QEMU that it runs in.
     pub qemu: Qemu,
-    /// QEMU says what drivers ask of its devices that makes no sense ([`Running::errors`]), and of commands of AHCI what they were ([`commands`]).
+    /// QEMU says what drivers ask of its devices that makes no sense ([`Running::errors`]), and of commands of AHCI
+    /// what they were ([`commands`]).
     pub tells_misuse: bool,
     /// It waits for gdb at [`GDB`] before its first instruction.
     pub waits_for_gdb: bool,
@@ -180,8 +182,9 @@ impl Machine {
         machine
     }
 
-    /// Linux, and guests that dom0 configures by `images/xen/lib.sh`, keep every packet until it can be sent. What Debian's
-    /// Linux has by default, fq_codel, drops packets that have waited for long, as all do while the host is slow.
+    /// Linux, and guests that dom0 configures by `images/xen/lib.sh`, keep every packet until it can be sent. What
+    /// Debian's Linux has by default, fq_codel, drops packets that have waited for long, as all do while the host is
+    /// slow.
     pub fn keep_packets(&mut self) {
         self.kernel_args.insert_str(0, "sysctl.net.core.default_qdisc=pfifo_fast ");
     }

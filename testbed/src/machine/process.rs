@@ -250,8 +250,8 @@ fn read_lines(mut serial: impl Read + Send + 'static, mut log: File) -> Receiver
     receiver
 }
 
-/// A kernel and the hypervisor write their messages to the console at once, also into the middle of a program's line: puts
-/// reports that were broken in two by one together again.
+/// A kernel and the hypervisor write their messages to the console at once, also into the middle of a program's line:
+/// puts reports that were broken in two by one together again.
 #[derive(Default)]
 struct Reports {
     begun: Option<String>,

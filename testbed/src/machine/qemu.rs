@@ -1,7 +1,7 @@
 //! Which QEMU runs a machine: the one that is installed, or version 10 from Debian's backports beside it.
 //!
-//! Debian 12 has QEMU 7.2, for which the bench's plugins are made. Its software CPU cannot do SMAP, SMEP or UMIP; that of
-//! version 10 can. The newer one is unpacked into `target/images` with every library that it needs, and nothing is
+//! Debian 12 has QEMU 7.2, for which the bench's plugins are made. Its software CPU cannot do SMAP, SMEP or UMIP; that
+//! of version 10 can. The newer one is unpacked into `target/images` with every library that it needs, and nothing is
 //! installed.
 
 use crate::host;
@@ -45,9 +45,10 @@ impl Qemu {
         CHOSEN.get().copied().unwrap_or(Self::Installed)
     }
 
-    /// `-cpu` for a machine that wants `model`. With version 10 every processor has SMEP, SMAP and UMIP; with 7.2 none has
-    /// SMAP, as its model of that is wrong. One that nobody chose has RDRAND, as real ones do: without it a kernel has no random
-    /// numbers for its first minute, and `xl create` waits for three seconds for some.
+    /// `-cpu` for a machine that wants `model`. With version 10 every processor has SMEP, SMAP and UMIP; with 7.2 none
+    /// has
+    /// SMAP, as its model of that is wrong. One that nobody chose has RDRAND, as real ones do: without it a kernel has
+    /// no random numbers for its first minute, and `xl create` waits for three seconds for some.
     pub fn processor(self, model: Option<&str>) -> Option<String> {
         match (self, model) {
             (Self::Installed, Some(model)) if model.starts_with("max") => Some(format!("{model},-smap")),

@@ -38,8 +38,8 @@ impl Monitor {
         answers.recv_timeout(patience).with_context(|| format!("QEMU does not answer `{command}`"))
     }
 
-    /// Has QEMU write `file` by `command`, and gives what it wrote, which is whole when QEMU has answered. What an earlier run left is gone
-    /// before.
+    /// Has QEMU write `file` by `command`, and gives what it wrote, which is whole when QEMU has answered. What an
+    /// earlier run left is gone before.
     pub fn dump(&self, command: &str, file: &Path) -> Result<Vec<u8>> {
         let _ = std::fs::remove_file(file);
         self.ask(command, Duration::from_secs(30))?;

@@ -1,9 +1,11 @@
-//! Segments of TCP that come again although nothing of them was lost: whoever waits too long for an answer sends once more.
+//! Segments of TCP that come again although nothing of them was lost: whoever waits too long for an answer sends once
+//! more.
 
 use smoltcp::wire::{EthernetFrame, IpProtocol, Ipv4Address, Ipv4Packet, TcpPacket, TcpSeqNumber};
 use std::collections::HashMap;
 
-/// Pieces of a flow that came before what is missing. Linux sends no more than a window of them; of more the first are forgotten.
+/// Pieces of a flow that came before what is missing. Linux sends no more than a window of them; of more the first are
+/// forgotten.
 const MOST_PIECES: usize = 256;
 
 /// Sender, its port, and ours.
@@ -37,8 +39,8 @@ struct Came {
 }
 
 impl Again {
-    /// Takes a frame; whether it asks once more for a connection that was asked for before. Fragments of a packet come one behind the
-    /// other, as QEMU's e1000e sends what the driver leaves to it to segment.
+    /// Takes a frame; whether it asks once more for a connection that was asked for before. Fragments of a packet come
+    /// one behind the other, as QEMU's e1000e sends what the driver leaves to it to segment.
     pub(super) fn take(&mut self, frame: &[u8]) -> bool {
         let Some((flow, is_syn, from, to)) = self.segment(frame) else { return false };
         let came = self.flows.entry(flow).or_insert(Came::begin(from));

@@ -1,5 +1,6 @@
-//! Numbers packets of TCP as Linux does: those of a flow count up. smoltcp gives each the number 0, which is allowed since they may not be cut on their
-//! way; but a Linux that joins such segments and forwards what came of it has to cut it again, as few network cards repeat a number.
+//! Numbers packets of TCP as Linux does: those of a flow count up. smoltcp gives each the number 0, which is allowed
+//! since they may not be cut on their way; but a Linux that joins such segments and forwards what came of it has to cut
+//! it again, as few network cards repeat a number.
 
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Address, Ipv4Packet, TcpPacket};
 use std::collections::HashMap;

@@ -137,8 +137,8 @@ impl Load {
         }
     }
 
-    /// Takes the frames that came at once, if any did, and gives what is to be sent. Segments of a stream that came at once
-    /// are acknowledged at once, as by a receiver that joins them (LRO, GRO).
+    /// Takes the frames that came at once, if any did, and gives what is to be sent. Segments of a stream that came at
+    /// once are acknowledged at once, as by a receiver that joins them (LRO, GRO).
     pub fn step(&mut self, now_ns: u64, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         let is_wake_up = frames.is_empty();

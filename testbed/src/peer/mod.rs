@@ -105,8 +105,9 @@ impl Peer {
         &self.socket
     }
 
-    /// A frame without a byte, as only a faulty driver sends it, does not end the wire: QEMU's end of the socket takes that nothing was written of
-    /// it for a socket that is full, and waits for ever. It forgets the frame when the machine is stopped for a moment, by `monitor`.
+    /// A frame without a byte, as only a faulty driver sends it, does not end the wire: QEMU's end of the socket takes
+    /// that nothing was written of it for a socket that is full, and waits for ever. It forgets the frame when the
+    /// machine is stopped for a moment, by `monitor`.
     pub fn outlives_empty_frames(&self, monitor: Monitor) {
         let _ = self.monitor.set(monitor);
     }

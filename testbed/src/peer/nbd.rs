@@ -1,7 +1,9 @@
-//! A disk that the peer has for who asks for it by NBD, at port 10809: the protocol, without sockets. Bytes come in, bytes go out.
+//! A disk that the peer has for who asks for it by NBD, at port 10809: the protocol, without sockets. Bytes come in,
+//! bytes go out.
 //!
-//! Of the handshake there is what every client can do: the fixed newstyle with one export, whatever its name. Of requests there are reads, writes and
-//! flushes. Source: <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>.
+//! Of the handshake there is what every client can do: the fixed newstyle with one export, whatever its name. Of
+//! requests there are reads, writes and flushes. Source:
+//! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>.
 
 use anyhow::{ensure, Context, Result};
 use std::fs::File;

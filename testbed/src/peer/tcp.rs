@@ -1,4 +1,5 @@
-//! The peer's TCP, by smoltcp: the stream of images/src/tcptest.c at port 7001, a page at port 80, and a disk if there is one.
+//! The peer's TCP, by smoltcp: the stream of images/src/tcptest.c at port 7001, a page at port 80, and a disk if there
+//! is one.
 
 mod disk;
 
@@ -112,7 +113,8 @@ impl Tcp {
         for port in [STREAM_PORT, PAGE_PORT].repeat(CONNECTIONS) {
             let buffer = || SocketBuffer::new(vec![0; BUFFER]);
             let mut socket = Socket::new(buffer(), buffer());
-            // smoltcp does not ask a guest without room whether it has some by now, and what the guest said of it may be lost. This asks.
+            // smoltcp does not ask a guest without room whether it has some by now, and what the guest said of it may
+            // be lost. This asks.
             socket.set_keep_alive(Some(QUIET));
             let socket = sockets.add(socket);
             connections.push(Connection { socket, port, stage: Stage::Request });
@@ -134,7 +136,8 @@ impl Tcp {
     pub fn step(&mut self, incoming: Option<Vec<u8>>) -> Vec<Vec<u8>> {
         if let Some(frame) = incoming {
             self.clock.heard(self.started.elapsed());
-            // Another socket that listens would answer it and break the connection. The one that has it repeats its answer by itself.
+            // Another socket that listens would answer it and break the connection. The one that has it repeats its
+            // answer by itself.
             let is_asked_for = self.again.take(&frame);
             self.counts.again = self.again.count;
             if !is_asked_for {
@@ -161,7 +164,8 @@ impl Tcp {
     }
 }
 
-/// Time as smoltcp sees it. After an outage it leaps: what is to be sent again is sent now, and no test waits for that as long as it may take.
+/// Time as smoltcp sees it. After an outage it leaps: what is to be sent again is sent now, and no test waits for that
+/// as long as it may take.
 #[derive(Debug, Default)]
 struct Clock {
     last_heard: Duration,

@@ -56,7 +56,8 @@ pub struct Import {
     pub domain: u64,
 }
 
-/// Where code comes from, for reports of aborts: the instructions from `offset` on stem from the original at `text + original`.
+/// Where code comes from, for reports of aborts: the instructions from `offset` on stem from the original at
+/// `text + original`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// Code offset.

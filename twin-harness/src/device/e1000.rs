@@ -1,4 +1,5 @@
-//! Intel's gigabit controllers 8254x and 82574: descriptor rings, interrupt cause and mask. Register names as in the manual.
+//! Intel's gigabit controllers 8254x and 82574: descriptor rings, interrupt cause and mask. Register names as in the
+//! manual.
 
 use super::{Arrival, Device};
 use crate::ram::Ram;

@@ -36,8 +36,9 @@ pub trait Device {
     fn copy(&self) -> Box<dyn Device>;
 }
 
-/// The model for a driver, in the captured state. `window` is the physical address of the first memory window; `member` reads a
-/// 32-bit member of a structure that begins at the driver's private data, for what a device knows but does not show.
+/// The model for a driver, in the captured state. `window` is the physical address of the first memory window; `member`
+/// reads a 32-bit member of a structure that begins at the driver's private data, for what a device knows but does not
+/// show.
 pub fn for_driver(
     driver: &str,
     window: u64,

@@ -1,9 +1,9 @@
 //! Fault injection: what goes wrong in the driver must stay in the sandbox.
 //!
 //! Every run starts from the same captured state, does the same small piece of work (packets out and in), and ends
-//! quietly, or with an abort, or with a refusal before it began. Runs alternate between the host's own processor, where the
-//! page tables, the entry code and the fault handler watch, and the interpreter, which knows every address that a twin may
-//! reach and calls anything else an escape. Twins charge themselves to a budget, so that endless loops end.
+//! quietly, or with an abort, or with a refusal before it began. Runs alternate between the host's own processor, where
+//! the page tables, the entry code and the fault handler watch, and the interpreter, which knows every address that a
+//! twin may reach and calls anything else an escape. Twins charge themselves to a budget, so that endless loops end.
 //!
 //! What run `n` of a class does depends on the seed and `n` only: `--class C --seed S --from n --count 1` repeats it.
 

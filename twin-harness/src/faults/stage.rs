@@ -1,4 +1,5 @@
-//! Where faulty twins run: the captured driver with a small piece of work, brought back to its first state after each run.
+//! Where faulty twins run: the captured driver with a small piece of work, brought back to its first state after each
+//! run.
 
 use crate::device::Arrival;
 use crate::emulate::{Original, TwinEmulator};

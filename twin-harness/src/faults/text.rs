@@ -9,8 +9,8 @@ use twin_rewrite::variant::Base;
 use twin_verify::verify;
 
 impl Injection<'_> {
-    /// Injects `count` faults. Each variant goes the whole way: rewriting (of the functions that were hit) and verification of
-    /// the whole image.
+    /// Injects `count` faults. Each variant goes the whole way: rewriting (of the functions that were hit) and
+    /// verification of the whole image.
     pub(super) fn text(&mut self, count: u64) -> Result<(), String> {
         if count == 0 {
             return Ok(());

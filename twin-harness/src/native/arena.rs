@@ -1,8 +1,8 @@
 //! The mappings in which native twins run, one after the other: instance, stack, unsafe area, the domain's memory.
 //!
-//! The areas that a twin may not write are shown to it read-only; the harness writes them through a mapping of its own. If
-//! changes are tracked, the domain's pages are shown read-only too until the twin first writes one: then its content is kept
-//! and it becomes writable.
+//! The areas that a twin may not write are shown to it read-only; the harness writes them through a mapping of its own.
+//! If changes are tracked, the domain's pages are shown read-only too until the twin first writes one: then its content
+//! is kept and it becomes writable.
 
 use super::entry::{stub, tandem_twin_gate, STUB};
 use super::faults::handlers;

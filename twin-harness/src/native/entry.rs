@@ -37,8 +37,9 @@ pub const STUB: usize = 32;
 /// Where in a stub the distance to the word that names the common part lies, and where that is counted from.
 const DISTANCE: std::ops::Range<usize> = 17..21;
 
-/// A stub, `distance` bytes before the word that holds the address of the common part. It stores rax and puts its number there, since
-/// it may touch nothing else: no other register is free in all gates, and the twin's stack may be full.
+/// A stub, `distance` bytes before the word that holds the address of the common part. It stores rax and puts its
+/// number there, since it may touch nothing else: no other register is free in all gates, and the twin's stack may be
+/// full.
 pub fn stub(number: u64, distance: u32) -> [u8; STUB] {
     let mut bytes = [0xcc; STUB];
     bytes[..2].copy_from_slice(&[0x48, 0xa3]); // mov [address], rax
@@ -122,7 +123,8 @@ tandem_twin_leave:
     cld
     ret
 
-    // Jumped to from a stub, which stored rax and left its number in it. The stack is the twin's: its return address on top.
+    // Jumped to from a stub, which stored rax and left its number in it. The stack is the twin's: its return address on
+    // top.
     .globl tandem_twin_gate
 tandem_twin_gate:
     mov [rip + TANDEM_SAVED + 8], rcx
@@ -197,8 +199,8 @@ pub static GATE_CYCLES: AtomicU64 = AtomicU64::new(0);
 /// Time stamps spent in invocations, gates included.
 pub static CALL_CYCLES: AtomicU64 = AtomicU64::new(0);
 
-/// Enters what `RUNNING` describes; returns its result. The second is whether it came back with another stack pointer or
-/// callee-saved register than it was given.
+/// Enters what `RUNNING` describes; returns its result. The second is whether it came back with another stack pointer
+/// or callee-saved register than it was given.
 ///
 /// # Safety
 /// 1. The target is the start of a function that keeps to its stack, or whose faults end the invocation.
@@ -230,7 +232,8 @@ pub struct Running {
     pub abort: Option<Abort>,
 }
 
-/// Called by the assembly: serves a call out of the image. Returns 0 to return, 1 to enter a function of the twin, 2 to abort.
+/// Called by the assembly: serves a call out of the image. Returns 0 to return, 1 to enter a function of the twin, 2 to
+/// abort.
 extern "C" fn gate_entry(saved: *mut Saved) -> u32 {
     // SAFETY: the assembly passes its only save area; the running invocation set `RUNNING` and lives until it returns.
     let (saved, running) = unsafe { (&mut *saved, &mut *RUNNING.load(Ordering::Relaxed)) };

@@ -1,9 +1,9 @@
 //! Runs the twin on the host's own processor.
 //!
 //! The driver domain's kernel half is mapped at its masked addresses with its own page rights (mirror), or pair by pair
-//! where the table says (stlb). Device registers are left unmapped: an access to them faults, and the fault handler takes
-//! the one instruction to the device model. Any other fault in the twin's code, a trap or the end of its time leaves the
-//! invocation for good. There is one running twin in a process; the fixed addresses allow no more.
+//! where the table says (stlb). Device registers are left unmapped: an access to them faults, and the fault handler
+//! takes the one instruction to the device model. Any other fault in the twin's code, a trap or the end of its time
+//! leaves the invocation for good. There is one running twin in a process; the fixed addresses allow no more.
 #![allow(unsafe_code, reason = "a driver's code runs in this process, at addresses of its own")]
 
 pub mod arena;
@@ -72,9 +72,9 @@ impl Executor for Native<'_> {
             Running { callee: Callee::Twin(callee.cast()), arena: &mut *self.arena, world, support, abort: None };
         TICKS.store(0, Ordering::Relaxed);
         RUNNING.store(&mut running, Ordering::SeqCst);
-        // SAFETY: the target is the start of a function of a loaded image, the stack is the twin's own; the sandbox or the
-        // fault handler brings control back here with all callee-saved registers. What `running` points to is borrowed
-        // exclusively until then.
+        // SAFETY: the target is the start of a function of a loaded image, the stack is the twin's own; the sandbox or
+        // the fault handler brings control back here with all callee-saved registers. What `running` points to is
+        // borrowed exclusively until then.
         let (value, broken) = unsafe { enter(&entry) };
         RUNNING.store(std::ptr::null_mut(), Ordering::SeqCst);
         if broken {

@@ -1,9 +1,10 @@
 //! The original text on the host's own processor, to compare with.
 //!
-//! A kernel's addresses are no process's. So the captured domain moves: every pointer in its memory that names one of its pages
-//! loses its high bits, as masking would make it, and memory, text and structures are mapped there. The text is the
-//! original's, byte for byte, but for the distances of calls that leave the module, which are bound to stubs nearby. What the text finds
-//! relative to gs lies at two places: where the base says, and where distances from the moved text lead.
+//! A kernel's addresses are no process's. So the captured domain moves: every pointer in its memory that names one of
+//! its pages loses its high bits, as masking would make it, and memory, text and structures are mapped there. The text
+//! is the original's, byte for byte, but for the distances of calls that leave the module, which are bound to stubs
+//! nearby. What the text finds relative to gs lies at two places: where the base says, and where distances from the
+//! moved text lead.
 
 use super::arena::{map, protect, Arena, Mapped, Watch};
 use super::entry::{enter, stub, tandem_twin_gate, Callee, Entry, Running, STUB};
@@ -187,8 +188,8 @@ impl Executor for NativeOriginal {
         let mut running = Running { callee, arena: &mut *self.arena, world, support, abort: None };
         TICKS.store(0, Ordering::Relaxed);
         RUNNING.store(&mut running, Ordering::SeqCst);
-        // SAFETY: the target is a function of the original text, which was seen to do this work in the interpreter; a fault
-        // ends the process. What `running` points to is borrowed exclusively until it returns.
+        // SAFETY: the target is a function of the original text, which was seen to do this work in the interpreter; a
+        // fault ends the process. What `running` points to is borrowed exclusively until it returns.
         let (value, broken) = unsafe { enter(&entry) };
         RUNNING.store(std::ptr::null_mut(), Ordering::SeqCst);
         if broken {

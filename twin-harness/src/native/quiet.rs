@@ -1,5 +1,6 @@
-//! Device registers as plain memory, for measuring: an access costs what it costs a driver whose device answers at once, and
-//! not a fault. Between calls the registers are brought up to date from the model, and what was written is taken to it.
+//! Device registers as plain memory, for measuring: an access costs what it costs a driver whose device answers at
+//! once, and not a fault. Between calls the registers are brought up to date from the model, and what was written is
+//! taken to it.
 //!
 //! Which registers a function reads and writes is learned before, from the interpreter.
 

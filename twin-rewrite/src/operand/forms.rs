@@ -1,4 +1,5 @@
-//! Instructions whose operand needs more than a translation: addresses as values, per-CPU data, the canary, bit strings, ports.
+//! Instructions whose operand needs more than a translation: addresses as values, per-CPU data, the canary, bit
+//! strings, ports.
 
 use super::with_memory;
 use crate::asm::{self, memory};
@@ -89,7 +90,8 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// gs-relative: the twin has a per-CPU area of its own. The canary is a constant, since the stack is protected otherwise.
+    /// gs-relative: the twin has a per-CPU area of its own. The canary is a constant, since the stack is protected
+    /// otherwise.
     pub(super) fn per_cpu(&mut self, n: &Node) -> Result<(), String> {
         let i = n.instruction;
         self.counts.percpu_sites += 1;

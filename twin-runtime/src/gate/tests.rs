@@ -308,8 +308,8 @@ fn stubs() -> Config {
     Config { icall: 0xabc, warn: 0xdef, stlb_miss: 0x123, imports: vec![0x111, 0x222], ..Config::default() }
 }
 
-/// At `ICALL` other rules hold than at an import: it may enter a function that writes stack arguments. An import's call makes no
-/// room for these, so at a slot that led there they would be the caller's return address.
+/// At `ICALL` other rules hold than at an import: it may enter a function that writes stack arguments. An import's call
+/// makes no room for these, so at a slot that led there they would be the caller's return address.
 #[test]
 fn a_slot_without_a_stub_of_its_own_is_an_error() {
     let bytes = image(Mode::Stlb);

@@ -1,4 +1,5 @@
-//! What a host needs that drives a card by a twin: packets by reserved buffers, polls of its own, locks that are waited for.
+//! What a host needs that drives a card by a twin: packets by reserved buffers, polls of its own, locks that are waited
+//! for.
 
 use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
 use super::inbox::Inbox;
@@ -236,7 +237,8 @@ fn cookies_of_what_the_driver_has_come_back_once() {
     assert_eq!(f.events, [], "its sender was told");
 }
 
-/// However many are with the driver, each object is looked at once, and none is passed over when others come and go meanwhile.
+/// However many are with the driver, each object is looked at once, and none is passed over when others come and go
+/// meanwhile.
 #[test]
 fn cookies_are_forgotten_in_one_pass() {
     const MANY: u64 = 2000;

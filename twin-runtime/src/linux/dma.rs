@@ -1,5 +1,6 @@
-//! DMA addresses. In a PV domain the bus address is the machine address. What the device does not reach, or what lies in frames that are
-//! apart, the domain's kernel has the device access in a copy, its *bounce* buffers: that is left to it.
+//! DMA addresses. In a PV domain the bus address is the machine address. What the device does not reach, or what lies
+//! in frames that are apart, the domain's kernel has the device access in a copy, its *bounce* buffers: that is left to
+//! it.
 
 use super::{Done, Host, Stop, Support};
 
@@ -19,8 +20,9 @@ pub fn is_vmalloc_addr<H: Host>(s: &Support, _: &mut H, args: &[u64; 6]) -> Done
     Ok(u64::from((s.kernel.vmalloc_start..s.kernel.vmalloc_end).contains(&args[0])))
 }
 
-/// `dma_map_page_attrs(device, page, offset, size, direction, attributes)`: the machine address of a buffer that is contiguous in machine
-/// memory and below the device's limit. For others the domain has copies, if the invocation can wait for that.
+/// `dma_map_page_attrs(device, page, offset, size, direction, attributes)`: the machine address of a buffer that is
+/// contiguous in machine memory and below the device's limit. For others the domain has copies, if the invocation can
+/// wait for that.
 #[inline(always)]
 pub fn map_page<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [_, page, offset, size, ..] = *args;

@@ -1,7 +1,7 @@
 //! Received packets that the host keeps for a while, to pass on many at once.
 //!
-//! What is kept is nobody else's: the driver, which has handed it over, cannot give it back a second time, and the domain cannot take it
-//! back.
+//! What is kept is nobody else's: the driver, which has handed it over, cannot give it back a second time, and the
+//! domain cannot take it back.
 
 use super::pool::Pool;
 use super::skb::Frame;
@@ -36,8 +36,8 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Keeps a packet that lies in one lent buffer, without a tag, and is as it would be on a wire. `false`: it is not, or there is no room, and
-    /// nothing was done.
+    /// Keeps a packet that lies in one lent buffer, without a tag, and is as it would be on a wire. `false`: it is not,
+    /// or there is no room, and nothing was done.
     #[inline(always)]
     pub fn keep(&mut self, pool: &mut Pool, frame: Frame<'_>) -> bool {
         let is_as_on_wire = frame.blank.is_none() && frame.segmentation.is_none();

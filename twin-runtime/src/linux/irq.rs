@@ -1,17 +1,18 @@
 //! What becomes of an interrupt whose handler has run: a card's twin runs the card's own handler only.
 //!
-//! A handler that finds nothing may be right: of a level-triggered line another device of the same domain may be the one that asks, and its
-//! handler only the domain runs. That device keeps asking, so the line fires again at once, and when a second handler in a row finds
-//! nothing the domain is told, whose kernel runs all handlers. One alone is what a card's own line does at times, as when a poll was quicker. It is
-//! not told of, since Linux gives a line up of which so many in a row were nobody's ([`PAUSE_NS`]), and it does not hear of those that
-//! the twin handles in between.
+//! A handler that finds nothing may be right: of a level-triggered line another device of the same domain may be the
+//! one that asks, and its handler only the domain runs. That device keeps asking, so the line fires again at once, and
+//! when a second handler in a row finds nothing the domain is told, whose kernel runs all handlers. One alone is what a
+//! card's own line does at times, as when a poll was quicker. It is not told of, since Linux gives a line up of which
+//! so many in a row were nobody's ([`PAUSE_NS`]), and it does not hear of those that the twin handles in between.
 
 /// What a handler returns if its device asked, and if a thread of the domain's is to go on (`irqreturn`).
 const IRQ_HANDLED: u32 = 1 << 0;
 const IRQ_WAKE_THREAD: u32 = 1 << 1;
 
-/// If other domains share a line, the device that asks is probably one of theirs, and their handlers find it. Then the domain is not told more often, in
-/// ns: of interrupts that are nobody's Linux counts those only that come within 100 ms of each other.
+/// If other domains share a line, the device that asks is probably one of theirs, and their handlers find it. Then the
+/// domain is not told more often, in ns: of interrupts that are nobody's Linux counts those only that come within 100
+/// ms of each other.
 pub const PAUSE_NS: u64 = 110_000_000;
 
 /// How a line is wired.
@@ -44,7 +45,8 @@ pub struct Unclaimed {
 }
 
 impl Unclaimed {
-    /// What to do about interrupt `n`, below 32, whose handler has returned `value` at `now`, in ns. `wiring` is asked for if that matters.
+    /// What to do about interrupt `n`, below 32, whose handler has returned `value` at `now`, in ns. `wiring` is asked
+    /// for if that matters.
     #[inline]
     pub fn answer(&mut self, n: usize, value: u32, wiring: impl FnOnce() -> Wiring, now: u64) -> Answer {
         let line = 1 << (n % 32);

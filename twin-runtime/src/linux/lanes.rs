@@ -1,9 +1,9 @@
-//! The lanes of a card: one for each of its transmit queues, with a share of its interrupts and polls. What two lanes do may be done at one
-//! time, as Linux does it on two CPUs; what one does is done in order.
+//! The lanes of a card: one for each of its transmit queues, with a share of its interrupts and polls. What two lanes
+//! do may be done at one time, as Linux does it on two CPUs; what one does is done in order.
 //!
-//! Packets of one poll would overtake each other if two lanes ran it, one after the other, for what it has received is passed on when
-//! a lane is done with it. So a poll belongs to the lane that was the first to schedule it: that of its interrupt, as nothing else does
-//! that in the steady state.
+//! Packets of one poll would overtake each other if two lanes ran it, one after the other, for what it has received is
+//! passed on when a lane is done with it. So a poll belongs to the lane that was the first to schedule it: that of its
+//! interrupt, as nothing else does that in the steady state.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -26,8 +26,8 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Of a card with `count` transmit queues, from that at address `first` on, `stride` bytes from one to the next, and `nr_lines` interrupts.
-    /// `None`: there is no queue, or more than [`MAX_LANES`], or they lie in one another.
+    /// Of a card with `count` transmit queues, from that at address `first` on, `stride` bytes from one to the next,
+    /// and `nr_lines` interrupts. `None`: there is no queue, or more than [`MAX_LANES`], or they lie in one another.
     #[must_use]
     pub fn new(first: u64, stride: u32, count: u32, nr_lines: u8) -> Option<Self> {
         let count = u8::try_from(count).ok().filter(|count| (1..=MAX_LANES).contains(&usize::from(*count)))?;
@@ -54,8 +54,8 @@ impl Lanes {
         (0..self.count()).find(|lane| self.queue(*lane) == queue)
     }
 
-    /// The lane of an interrupt, of those that there are. They are dealt round so that the last queue's is in the last lane: what a card has
-    /// beside one for each queue most have before them.
+    /// The lane of an interrupt, of those that there are. They are dealt round so that the last queue's is in the last
+    /// lane: what a card has beside one for each queue most have before them.
     #[must_use]
     pub fn of_line(&self, line: usize) -> usize {
         let (count, behind) = (self.count(), usize::from(self.nr_lines).saturating_sub(line + 1));

@@ -1,11 +1,11 @@
 //! Spinlocks of the driver domain (`qspinlock`: byte 0 locked, byte 1 pending, two bytes of queue tail).
 //!
-//! The twin takes one only if nobody holds or awaits it and never joins the queue, so that a descheduled vCPU cannot make it
-//! spin; the host says how long to go on trying, and whether the invocation then ends or waits.
+//! The twin takes one only if nobody holds or awaits it and never joins the queue, so that a descheduled vCPU cannot
+//! make it spin; the host says how long to go on trying, and whether the invocation then ends or waits.
 //!
-//! A vCPU of the domain's that has waited for long puts itself down in a table of its kernel's ([`Sleepers`]), writes the "slow" mark
-//! into the lock and sleeps. Whoever releases the lock strikes it out there and wakes it. The twin does that as the kernel would, and at
-//! once: the domain may have no other vCPU that could.
+//! A vCPU of the domain's that has waited for long puts itself down in a table of its kernel's ([`Sleepers`]), writes
+//! the "slow" mark into the lock and sleeps. Whoever releases the lock strikes it out there and wakes it. The twin does
+//! that as the kernel would, and at once: the domain may have no other vCPU that could.
 
 use super::{bad, Done, Foreign, Host, Stop, Support};
 use crate::abort::Reason;
@@ -34,8 +34,8 @@ impl Sleepers {
     /// So many are looked at between two times that others on the machine can have something of this CPU.
     const PIECE: u32 = 64;
 
-    /// Strikes out who sleeps until `lock`, which is taken, is released. `false`: nobody was found. A lock is released also where no time is
-    /// left, so that is not asked.
+    /// Strikes out who sleeps until `lock`, which is taken, is released. `false`: nobody was found. A lock is released
+    /// also where no time is left, so that is not asked.
     fn strike_out<H: Host>(&self, host: &mut H, lock: u64) -> Result<bool, Fault> {
         if self.table == 0 {
             return Ok(false);

@@ -1,9 +1,9 @@
 //! Native support routines: what drivers call on their hot paths, done here on Linux's own structures.
 //!
-//! A routine gets the argument registers as the driver passed them and reaches the structures through [`Memory`]. It either
-//! returns what the original would, or says that the domain's own has to run ([`Stop::Upcall`]), or ends the invocation.
-//! Nothing in a structure is trusted: each word is read once and each length is bounded before it is used. The places of
-//! members come from BTF ([`offsets`]).
+//! A routine gets the argument registers as the driver passed them and reaches the structures through [`Memory`]. It
+//! either returns what the original would, or says that the domain's own has to run ([`Stop::Upcall`]), or ends the
+//! invocation. Nothing in a structure is trusted: each word is read once and each length is bounded before it is used.
+//! The places of members come from BTF ([`offsets`]).
 
 pub mod dma;
 pub mod inbox;
@@ -44,7 +44,8 @@ pub trait Host: Memory {
     }
     /// The poll of this `napi_struct`, which the host runs, is to run (softirq).
     fn schedule_poll(&mut self, napi: u64);
-    /// The driver has taken a poll, and schedules it next: if it ends before that, the host gives it back ([`Support::give_poll_back`]).
+    /// The driver has taken a poll, and schedules it next: if it ends before that, the host gives it back
+    /// ([`Support::give_poll_back`]).
     fn has_taken_poll(&mut self, _napi: u64) {}
     /// It schedules a poll, which is the host's or the domain's from now on.
     fn schedules_poll(&mut self, _napi: u64) {}
@@ -54,10 +55,11 @@ pub trait Host: Memory {
     fn takes_packets(&self) -> bool {
         true
     }
-    /// A packet was received; its data is valid until this returns. The buffer is taken back afterwards, unless the answer is `true`: the
-    /// host keeps it, in an [`inbox::Inbox`].
+    /// A packet was received; its data is valid until this returns. The buffer is taken back afterwards, unless the
+    /// answer is `true`: the host keeps it, in an [`inbox::Inbox`].
     fn receive(&mut self, frame: Frame<'_>) -> bool;
-    /// A buffer is wanted, and the pool is empty. Gives back those of packets that were received and are kept; `true`: there were some.
+    /// A buffer is wanted, and the pool is empty. Gives back those of packets that were received and are kept; `true`:
+    /// there were some.
     fn relieve(&mut self) -> bool {
         false
     }
@@ -71,17 +73,18 @@ pub trait Host: Memory {
     fn queue_event(&mut self, queue: u64);
     /// A lock is taken by someone else. `tries` counts from 1. Whether to try again.
     fn lock_is_busy(&mut self, lock: u64, tries: u32) -> bool;
-    /// The driver has taken a lock of the domain's: if it ends before it releases that, the host does ([`lock::release`]).
+    /// The driver has taken a lock of the domain's: if it ends before it releases that, the host does
+    /// ([`lock::release`]).
     fn has_taken(&mut self, _lock: u64) {}
     /// It has released one.
     fn has_released(&mut self, _lock: u64) {}
-    /// A routine that copies, fills or looks at much comes here after each piece: what others on the machine want of this CPU can be done. Is there
-    /// time left?
+    /// A routine that copies, fills or looks at much comes here after each piece: what others on the machine want of
+    /// this CPU can be done. Is there time left?
     fn goes_on(&mut self) -> bool {
         true
     }
-    /// Can the invocation wait for a lock, and the domain release one when it comes to it? Then a lock that stays taken is an upcall,
-    /// and one for which a processor sleeps that is put down nowhere is [`Foreign::Lock`].
+    /// Can the invocation wait for a lock, and the domain release one when it comes to it? Then a lock that stays taken
+    /// is an upcall, and one for which a processor sleeps that is put down nowhere is [`Foreign::Lock`].
     fn may_wait(&self) -> bool {
         false
     }
@@ -283,7 +286,8 @@ routines! {
 }
 
 impl Routine {
-    /// What a stub can do instead of it, with the same result: for a device that has no bounce buffers ([`Host::is_bounced`]).
+    /// What a stub can do instead of it, with the same result: for a device that has no bounce buffers
+    /// ([`Host::is_bounced`]).
     #[must_use]
     pub fn inline(self, support: &Support) -> Option<Inline> {
         let Kernel { vmalloc_start: start, vmalloc_end: end, .. } = support.kernel;

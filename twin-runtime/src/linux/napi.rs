@@ -60,9 +60,10 @@ pub fn complete_done<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Don
 }
 
 impl Support {
-    /// A poll that the host runs has returned. Is it to run again? It is if the driver has not given it up: for it has used up its weight, or
-    /// was refused ([`complete_done`]), as while another polls too (`NPSVC`); then it is still the host's, and nobody else would run it. Whoever
-    /// stops a poll waits for its owner to let go of it: that ends such a one.
+    /// A poll that the host runs has returned. Is it to run again? It is if the driver has not given it up: for it has
+    /// used up its weight, or was refused ([`complete_done`]), as while another polls too (`NPSVC`); then it is still
+    /// the host's, and nobody else would run it. Whoever stops a poll waits for its owner to let go of it: that ends
+    /// such a one.
     ///
     /// # Errors
     /// If it is not there.

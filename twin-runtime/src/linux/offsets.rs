@@ -1,4 +1,5 @@
-//! Places of structure members in the running kernel, from its BTF. They move between builds, so none is written down here.
+//! Places of structure members in the running kernel, from its BTF. They move between builds, so none is written down
+//! here.
 
 macro_rules! offsets {
     (members { $($field:ident = $structure:literal $member:literal;)* } sizes { $($size:ident = $sized:literal;)* }) => {
@@ -30,7 +31,8 @@ macro_rules! offsets {
             /// How many there are: those of [`NEEDED`] and the sizes.
             pub const COUNT: usize = [$(stringify!($field),)* $(stringify!($size),)*].len();
 
-            /// Takes them in order: those of [`NEEDED`], then the sizes. `None` if one is larger than [`Self::LARGEST`].
+            /// Takes them in order: those of [`NEEDED`], then the sizes. `None` if one is larger than
+            /// [`Self::LARGEST`].
             #[must_use]
             pub fn of(words: &[u32; Self::COUNT]) -> Option<Self> {
                 if words.iter().any(|word| *word > Self::LARGEST) {

@@ -1,7 +1,9 @@
-//! The pages in which lent buffers lie, with their machine addresses, for the stub of `dma_map_page_attrs` ([`Inline::Page`]).
+//! The pages in which lent buffers lie, with their machine addresses, for the stub of `dma_map_page_attrs`
+//! ([`Inline::Page`]).
 //!
-//! A table whose every place has room for one page: two that meet there take turns, and who does not find a page asks the domain's own
-//! list. The host holds a lent buffer's frame, so the address is right for as long as the buffer is lent.
+//! A table whose every place has room for one page: two that meet there take turns, and who does not find a page asks
+//! the domain's own list. The host holds a lent buffer's frame, so the address is right for as long as the buffer is
+//! lent.
 //!
 //! [`Inline::Page`]: crate::stubs::Inline::Page
 
@@ -17,8 +19,8 @@ const PLACES: usize = 2048;
 /// An address of a `struct page` without these low bits tells its place: the structure has 64 bytes.
 const PAGE_SHIFT: u32 = 6;
 
-/// A place. Who changes it takes the page away first, and writes it last; the stub reads the page before the address and after it. So what it
-/// answers is that page's, whatever other CPUs lend meanwhile.
+/// A place. Who changes it takes the page away first, and writes it last; the stub reads the page before the address
+/// and after it. So what it answers is that page's, whatever other CPUs lend meanwhile.
 #[derive(Debug)]
 #[repr(C)]
 struct Place {
@@ -28,8 +30,8 @@ struct Place {
     machine: AtomicU64,
 }
 
-/// What is in a place that has no page: it is not found, since whoever looks for it, as the driver may look for anything, looks into another
-/// place. `page`: any that has this place.
+/// What is in a place that has no page: it is not found, since whoever looks for it, as the driver may look for
+/// anything, looks into another place. `page`: any that has this place.
 const fn elsewhere(page: u64) -> u64 {
     page ^ 1 << PAGE_SHIFT
 }

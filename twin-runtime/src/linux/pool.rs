@@ -1,12 +1,12 @@
 //! Buffers that the driver domain lends, so that nothing has to be allocated in the domain while a twin runs.
 //!
-//! Every lent object carries one reference more than Linux counts for its user (an `sk_buff` in `users`, a fragment in its
-//! page's `_refcount`). So when the domain frees one that it found in a ring (the interface goes down), only the count drops,
-//! and [`Pool::reclaim`] recognises it by that. This is the reference-count trick of the paper.
+//! Every lent object carries one reference more than Linux counts for its user (an `sk_buff` in `users`, a fragment in
+//! its page's `_refcount`). So when the domain frees one that it found in a ring (the interface goes down), only the
+//! count drops, and [`Pool::reclaim`] recognises it by that. This is the reference-count trick of the paper.
 //!
-//! The count is the same at home as with the driver, so that it never has to be written when an object goes out or comes home: there are
-//! several lanes, and one of them looks at the counts of what others give and take just then. For the same reason nobody touches an
-//! object that he has given back: it is another lane's at once.
+//! The count is the same at home as with the driver, so that it never has to be written when an object goes out or
+//! comes home: there are several lanes, and one of them looks at the counts of what others give and take just then. For
+//! the same reason nobody touches an object that he has given back: it is another lane's at once.
 
 mod forgetting;
 mod reclaim;
@@ -219,7 +219,8 @@ impl Pool {
         Ok(self.skbs.add(skb, Lent::new(0, 0), &mut self.bare)?)
     }
 
-    /// Adds a receive buffer of `bytes` bytes (the same for all) in `page`, whose `_refcount` is `references` while it is lent.
+    /// Adds a receive buffer of `bytes` bytes (the same for all) in `page`, whose `_refcount` is `references` while it
+    /// is lent.
     ///
     /// # Errors
     /// As for [`Self::lend`].
@@ -246,7 +247,8 @@ impl Pool {
         self.skbs.get_mut(object).is_some() || self.fragments.get_mut(object).is_some()
     }
 
-    /// The buffer of the `sk_buff`, or the fragment, that was lent as `object` is at machine address `machine`, in one piece.
+    /// The buffer of the `sk_buff`, or the fragment, that was lent as `object` is at machine address `machine`, in one
+    /// piece.
     pub fn locate(&mut self, object: u64, machine: u64) {
         if let Some(lent) = self.skbs.get_mut(object) {
             lent.machine = machine;
@@ -255,8 +257,9 @@ impl Pool {
         }
     }
 
-    /// The packet of `len` bytes at `address`, in `skb` with its buffer at `head`, is the host's from now on: with the driver, or at home,
-    /// it could be taken back at any time. Its machine address. `None`: it does not lie in a buffer that is with the driver and was located.
+    /// The packet of `len` bytes at `address`, in `skb` with its buffer at `head`, is the host's from now on: with the
+    /// driver, or at home, it could be taken back at any time. Its machine address. `None`: it does not lie in a buffer
+    /// that is with the driver and was located.
     #[inline(always)]
     pub(crate) fn keep(&mut self, skb: u64, head: u64, address: u64, len: u64) -> Option<u64> {
         let inside = |start: u64, bytes: u64, machine: u64| {
@@ -293,8 +296,8 @@ impl Pool {
         }
     }
 
-    /// Takes an `sk_buff` that was located, whose buffer has room for `bytes`, for a transmit queue. It is the host's, whatever the driver does
-    /// with it.
+    /// Takes an `sk_buff` that was located, whose buffer has room for `bytes`, for a transmit queue. It is the host's,
+    /// whatever the driver does with it.
     #[inline]
     pub fn reserve(&mut self, bytes: u64, queue: usize) -> Option<Reserved> {
         let Some((skb, lent)) = Self::take_from(&mut self.whole, &mut self.skbs, bytes) else {
@@ -314,8 +317,9 @@ impl Pool {
         self.shares.among(nr_queues);
     }
 
-    /// Gives `skb`, which is reserved, free fragments, as many as `into` has places: each a whole page that was located. They go with it
-    /// and come back with it. `false`: there are not so many, or it has some; then nothing is changed.
+    /// Gives `skb`, which is reserved, free fragments, as many as `into` has places: each a whole page that was
+    /// located. They go with it and come back with it. `false`: there are not so many, or it has some; then nothing is
+    /// changed.
     pub fn add_pages(&mut self, skb: u64, into: &mut [LentPage]) -> bool {
         let has_none = self.skbs.get_mut(skb).is_some_and(|lent| lent.out == Use::Reserved && lent.pages == 0);
         if !has_none || self.free_fragments.len() < into.len() {
@@ -462,7 +466,8 @@ impl Pool {
         self.has_pages(count) && self.shares.may_hold_pages(queue, count)
     }
 
-    /// Is so little free that packets wait for it, or that the driver has found nothing since [`Self::reclaim`] looked last?
+    /// Is so little free that packets wait for it, or that the driver has found nothing since [`Self::reclaim`] looked
+    /// last?
     fn is_short(&self) -> bool {
         let has_fragments = !self.fragments.objects.is_empty();
         self.nr_whole != 0 && !self.has_room()
@@ -476,7 +481,8 @@ impl Pool {
         (self.whole.len(), self.bare.len(), self.free_fragments.len())
     }
 
-    /// Forgets objects that nobody uses, as many as fit into `into`, which then has their kinds and addresses; how many those are.
+    /// Forgets objects that nobody uses, as many as fit into `into`, which then has their kinds and addresses; how many
+    /// those are.
     pub fn recall(&mut self, into: &mut [(Kind, u64)]) -> usize {
         let mut count = 0;
         let free =
@@ -564,7 +570,8 @@ impl Pool {
         Given::Back(was)
     }
 
-    /// The driver is done with an `sk_buff` that was to be transmitted: it comes home. Its cookie; `None`: it is not one, and nothing is done.
+    /// The driver is done with an `sk_buff` that was to be transmitted: it comes home. Its cookie; `None`: it is not
+    /// one, and nothing is done.
     #[inline]
     pub(crate) fn give_sent(&mut self, skb: u64) -> Option<u64> {
         let lent = self.skbs.get_mut(skb)?;

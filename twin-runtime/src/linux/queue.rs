@@ -67,8 +67,8 @@ fn ahead(a: u32, b: u32) -> u32 {
 }
 
 impl Limits {
-    /// `count` more objects are completed at time `now`. The limit grows when the device ran dry while objects were held back,
-    /// and shrinks by what was never needed in a whole period.
+    /// `count` more objects are completed at time `now`. The limit grows when the device ran dry while objects were
+    /// held back, and shrinks by what was never needed in a whole period.
     #[must_use]
     pub fn after(self, count: u32, now: u64) -> Self {
         let completed = self.completed.wrapping_add(count);
@@ -181,8 +181,8 @@ impl Support {
         Ok(state & (DRIVER_OFF | STACK_OFF | FROZEN) == 0)
     }
 
-    /// Gives the lock back; `sent` says whether the driver took the packet. One that only the domain can release is left to it, also by a host
-    /// that cannot wait: there is no invocation that could.
+    /// Gives the lock back; `sent` says whether the driver took the packet. One that only the domain can release is
+    /// left to it, also by a host that cannot wait: there is no invocation that could.
     ///
     /// # Errors
     /// If the queue is not there, or somebody changed the lock.

@@ -1,7 +1,8 @@
 //! Several lanes at one time, with one pool: what one does between any two steps of another.
 //!
-//! A step is one use of the pool, which the lock makes one, or one access to the domain's memory. A lane is stopped after each of its
-//! steps in turn; another one does something from its beginning to its end meanwhile, or is stopped after each of its own for a third.
+//! A step is one use of the pool, which the lock makes one, or one access to the domain's memory. A lane is stopped
+//! after each of its steps in turn; another one does something from its beginning to its end meanwhile, or is stopped
+//! after each of its own for a third.
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
@@ -291,8 +292,8 @@ impl World {
     }
 }
 
-/// The first of `acts` is stopped after so many steps for the second, and that after so many for it to be looked what was freed, or not at all.
-/// Which of them were stopped.
+/// The first of `acts` is stopped after so many steps for the second, and that after so many for it to be looked what
+/// was freed, or not at all. Which of them were stopped.
 fn run(acts: [Act; 2], stops_after: [usize; 2]) -> [bool; 2] {
     let world = World::new();
     let before = acts.map(|act| {
@@ -323,7 +324,8 @@ fn run(acts: [Act; 2], stops_after: [usize; 2]) -> [bool; 2] {
     [is_stopped, was_stopped.get()]
 }
 
-/// Between any two steps of a lane another may do anything, and between any two of that it may be looked what the domain has freed.
+/// Between any two steps of a lane another may do anything, and between any two of that it may be looked what the
+/// domain has freed.
 #[test]
 fn what_lanes_do_comes_between_any_two_steps_of_others() {
     let mut nr_runs = 0;

@@ -1,5 +1,5 @@
-//! What each transmit queue of a card holds of the buffers that were lent: no more than its share, so that one which the card does not serve
-//! leaves the others theirs. What one that has no others holds is not counted.
+//! What each transmit queue of a card holds of the buffers that were lent: no more than its share, so that one which
+//! the card does not serve leaves the others theirs. What one that has no others holds is not counted.
 
 use super::lanes::MAX_LANES;
 

@@ -1,5 +1,6 @@
-//! Socket buffers: what one consists of ([`Parts`], [`Fragment`]), how an empty one is laid out, and how a driver makes its data longer
-//! or shorter. Where they come from is in [`alloc`], received packets are in [`receive`], those to be sent in `transmit`.
+//! Socket buffers: what one consists of ([`Parts`], [`Fragment`]), how an empty one is laid out, and how a driver makes
+//! its data longer or shorter. Where they come from is in [`alloc`], received packets are in [`receive`], those to be
+//! sent in `transmit`.
 
 pub mod alloc;
 pub mod bits;
@@ -20,8 +21,8 @@ pub const HEADROOM: u64 = 64;
 /// Most page fragments of a packet (`MAX_SKB_FRAGS`).
 pub const MAX_FRAGMENTS: usize = 17;
 
-/// Most that one call of a routine leaves to the domain ([`Host::free_in_domain`]): what a packet consists of besides its `sk_buff`. An `sk_buff`
-/// of the domain's own is one, whatever is in it.
+/// Most that one call of a routine leaves to the domain ([`Host::free_in_domain`]): what a packet consists of besides
+/// its `sk_buff`. An `sk_buff` of the domain's own is one, whatever is in it.
 pub const MOST_FOREIGN: usize = MAX_FRAGMENTS + 1;
 
 /// No buffer is larger; what claims to be is none.
@@ -117,8 +118,9 @@ impl Place {
     /// Makes `skb` one in this buffer, all zeroes but for that. Its `len` is 0.
     #[inline(always)]
     fn write<M: Memory>(&self, m: &M, o: &Offsets, skb: u64, device: u64) -> Result<(), Fault> {
-        // Of its members `users` is the last but for one that only counts if another says so. It keeps its value, in one word with what is
-        // beside it: another lane may look at it just now, and take an `sk_buff` for freed that has less.
+        // Of its members `users` is the last but for one that only counts if another says so. It keeps its value, in
+        // one word with what is beside it: another lane may look at it just now, and take an `sk_buff` for freed that
+        // has less.
         let last = o.skb_users & !7;
         if last + 8 > LONGEST {
             return Err(Fault { address: skb, write: true });
@@ -135,7 +137,8 @@ impl Place {
         m.put_member_u16(skb, o.skb_transport_header, self.transport_header)
     }
 
-    /// Writes its shared info, whose data has one user, as far as it is the same for all packets: the fragments are behind. Where it is.
+    /// Writes its shared info, whose data has one user, as far as it is the same for all packets: the fragments are
+    /// behind. Where it is.
     #[inline]
     fn write_info<M: Memory>(&self, m: &M, o: &Offsets) -> Result<u64, Fault> {
         let info = self.head.wrapping_add(end_of(o, self.size));

@@ -1,8 +1,8 @@
 //! What may be an instruction: prefixes, the allow-list, and the operands of what is on it (rules D).
 //!
-//! This decodes the instructions of the allow-list and nothing else, so it is small enough to be read against the processor manuals
-//! (Intel SDM volume 2, chapter 2 and appendix A). Whatever it accepts, two other decoders take for the same: that is tested over all
-//! prefixes, opcodes and forms of operands (`fuzzing/compare.rs`).
+//! This decodes the instructions of the allow-list and nothing else, so it is small enough to be read against the
+//! processor manuals (Intel SDM volume 2, chapter 2 and appendix A). Whatever it accepts, two other decoders take for
+//! the same: that is tested over all prefixes, opcodes and forms of operands (`fuzzing/compare.rs`).
 
 pub mod instruction;
 mod opcodes;
@@ -167,8 +167,8 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// ModRM and what belongs to it: the register field, and the register or the memory operand of `size` bytes. `tail` is how many bytes
-    /// of constant follow, at code offset `at`.
+    /// ModRM and what belongs to it: the register field, and the register or the memory operand of `size` bytes. `tail`
+    /// is how many bytes of constant follow, at code offset `at`.
     fn modrm(&mut self, p: Prefixes, size: u8, tail: u8, at: usize) -> Result<(u8, Result<u8, Memory>), Fault> {
         let byte = self.next()?;
         let (mode, field, low) = (byte >> 6, byte >> 3 & 7 | p.bit(2) << 3, byte & 7);

@@ -2,8 +2,8 @@
 
 use super::instruction::Op;
 
-/// Where the operands of an opcode are. `E` is ModRM's register or memory, `G` its register field, `Z` a register in the opcode, `I` a
-/// constant; `b` is a byte, `v` 2, 4 or 8 bytes by the prefixes, `q` always 8.
+/// Where the operands of an opcode are. `E` is ModRM's register or memory, `G` its register field, `Z` a register in
+/// the opcode, `I` a constant; `b` is a byte, `v` 2, 4 or 8 bytes by the prefixes, `q` always 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named by the letters above")]
 #[rustfmt::skip]

@@ -22,7 +22,8 @@ struct Place {
     displacement: i64,
 }
 
-/// If `bytes` begin with an allowed instruction, the other decoder finds the same length, registers, addresses and constants.
+/// If `bytes` begin with an allowed instruction, the other decoder finds the same length, registers, addresses and
+/// constants.
 ///
 /// # Errors
 /// What differs.
@@ -205,8 +206,8 @@ pub enum Match {
     OnlyReference(iced_x86::Code),
 }
 
-/// Compares the verifier's own decoder with the reference: what it accepts, the reference accepts too, with the same length, operation,
-/// operands, address and prefixes.
+/// Compares the verifier's own decoder with the reference: what it accepts, the reference accepts too, with the same
+/// length, operation, operands, address and prefixes.
 ///
 /// # Errors
 /// What differs.
@@ -314,8 +315,8 @@ fn is_same_operation(ours: &instruction::Instruction, theirs: &Instruction) -> b
     }
 }
 
-/// All prefixes, opcodes and forms of operands, with constants at their bounds, in a fixed order: `check` is given each. Only every
-/// `stride`-th choice of prefixes, from the `first` on, so that a test can do a part.
+/// All prefixes, opcodes and forms of operands, with constants at their bounds, in a fixed order: `check` is given
+/// each. Only every `stride`-th choice of prefixes, from the `first` on, so that a test can do a part.
 pub fn for_all_forms(first: usize, stride: usize, check: &mut dyn FnMut(&[u8])) {
     let legacy: [&[u8]; 9] =
         [&[], &[0x66], &[0xf2], &[0xf3], &[0xf0], &[0x66, 0xf0], &[0xf3, 0x66], &[0x66, 0xf2], &[0xf0, 0xf3]];

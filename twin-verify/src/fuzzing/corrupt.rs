@@ -1,9 +1,10 @@
 //! Random damage to an accepted image: each result is refused, or stays inside when the adversary's machine runs it.
 //!
-//! Damage to the code of one function is judged by checking that function. That is the check of the whole image: the tables
-//! are as they were, so what they demand still holds, and the check of a function reads the tables and that function's code
-//! only, with one exception, the two bytes at which a charge ends. Those may be another function's, so from time to time the
-//! whole image is verified as well, and must come to the same. Damage anywhere else in the file is judged by verifying all of it.
+//! Damage to the code of one function is judged by checking that function. That is the check of the whole image: the
+//! tables are as they were, so what they demand still holds, and the check of a function reads the tables and that
+//! function's code only, with one exception, the two bytes at which a charge ends. Those may be another function's, so
+//! from time to time the whole image is verified as well, and must come to the same. Damage anywhere else in the file
+//! is judged by verifying all of it.
 
 use std::collections::BTreeMap;
 use std::vec::Vec;
@@ -56,8 +57,8 @@ pub enum Failure {
     Disagreement(u64, Option<Refusal>, Option<Refusal>),
 }
 
-/// Damages an accepted image, by a few bytes in one place each time, once for each of `numbers`. What corruption a number
-/// stands for depends on the image and `seed` only. `image` is left as it was.
+/// Damages an accepted image, by a few bytes in one place each time, once for each of `numbers`. What corruption a
+/// number stands for depends on the image and `seed` only. `image` is left as it was.
 ///
 /// # Errors
 /// The first failure.
@@ -132,8 +133,8 @@ fn judge(
     Ok(alone)
 }
 
-/// Runs an accepted image: from the label before damaged code, so that it does run; else from labels that the damage may concern
-/// and from others.
+/// Runs an accepted image: from the label before damaged code, so that it does run; else from labels that the damage
+/// may concern and from others.
 fn run(bytes: &[u8], offset: Option<usize>, place: usize, choices: &mut Choices<'_>) -> Result<(), Escape> {
     let image = Image::parse(bytes).expect("accepted");
     let labels = image.labels();

@@ -1,12 +1,15 @@
-//! An adversary's machine: runs an image and reports when it leaves the sandbox, or when the verifier was wrong about it.
+//! An adversary's machine: runs an image and reports when it leaves the sandbox, or when the verifier was wrong about
+//! it.
 //!
-//! Before each instruction the machine's registers and frame are compared with what the verifier took for granted there: that is
-//! the invariant of the proof in `docs/sandbox.md`, and a wrong rule shows at the next instruction, long before it does harm.
+//! Before each instruction the machine's registers and frame are compared with what the verifier took for granted
+//! there: that is the invariant of the proof in `docs/sandbox.md`, and a wrong rule shows at the next instruction, long
+//! before it does harm.
 //!
-//! Otherwise it shares nothing with the verifier but the decoder: which registers an instruction writes and which memory it touches
-//! comes from the decoder's own tables, and the rules here are those of the page, seen from the outside: what is touched
-//! *is* inside, whatever anybody thought to know. What memory of the domain holds is chosen to do harm. Results of instructions
-//! that are not modelled are arbitrary, and so are flags that are not: that only makes the adversary stronger.
+//! Otherwise it shares nothing with the verifier but the decoder: which registers an instruction writes and which
+//! memory it touches comes from the decoder's own tables, and the rules here are those of the page, seen from the
+//! outside: what is touched *is* inside, whatever anybody thought to know. What memory of the domain holds is chosen to
+//! do harm. Results of instructions that are not modelled are arbitrary, and so are flags that are not: that only makes
+//! the adversary stronger.
 //!
 //! In mirror mode all of that holds as well for a processor that guesses branches wrong ([`Guesses`], R22 of the page).
 
@@ -68,8 +71,8 @@ pub enum Escape {
 pub enum Guesses {
     /// Always right.
     Right,
-    /// At times wrong. It notices after some instructions, and the run ends there: what they did is undone, but whoever watches
-    /// caches knows what they accessed.
+    /// At times wrong. It notices after some instructions, and the run ends there: what they did is undone, but whoever
+    /// watches caches knows what they accessed.
     Wrong,
 }
 
@@ -340,7 +343,8 @@ impl<'i, 'c> Machine<'i, 'c> {
         value(i.memory_base()).wrapping_add(index).wrapping_add(i.memory_displacement64())
     }
 
-    /// Whether `size` bytes at `address` are the twin's to touch; an inaccessible address ends the run, a foreign one escapes.
+    /// Whether `size` bytes at `address` are the twin's to touch; an inaccessible address ends the run, a foreign one
+    /// escapes.
     fn check(&self, i: &Instruction, address: u64, size: u64, write: bool) -> Result<(), Halt> {
         let at = i.ip() - CODE;
         let last = address.wrapping_add(size).wrapping_sub(1);
@@ -375,7 +379,8 @@ impl<'i, 'c> Machine<'i, 'c> {
         }
     }
 
-    /// Stack accesses stay between rsp and the return address, or in the arguments; only rsp-relative ones come here at all.
+    /// Stack accesses stay between rsp and the return address, or in the arguments; only rsp-relative ones come here at
+    /// all.
     fn check_frame(&self, i: &Instruction, address: u64, size: u64) -> Result<(), Halt> {
         let (rsp, frame) = (self.regs[4], self.frames.last());
         let barrier = i.has_lock_prefix() && address == rsp.wrapping_sub(4) && i.immediate(1) == 0;

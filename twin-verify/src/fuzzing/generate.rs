@@ -1,5 +1,5 @@
-//! Images made of what the verifier lets pass: each step proposes a few instructions and keeps them if the image is still
-//! accepted. So the result is accepted, and as strange as the rules allow.
+//! Images made of what the verifier lets pass: each step proposes a few instructions and keeps them if the image is
+//! still accepted. So the result is accepted, and as strange as the rules allow.
 
 use std::vec::Vec;
 

@@ -1,4 +1,5 @@
-//! Oracles for the verifier and generators that feed them. The fuzz targets call these; so do this crate's tests, for a second.
+//! Oracles for the verifier and generators that feed them. The fuzz targets call these; so do this crate's tests, for a
+//! second.
 //!
 //! - [`decoders_agree`]: what this decoder takes for an allowed instruction, another decoder takes for the same.
 //! - [`judge`]: any bytes as an image: no panic, and if they are accepted, [`emulate`] finds no escape.

@@ -1,5 +1,5 @@
-//! What may be an instruction, once more: by a decoder that others wrote, with the allow-list in its words. The verifier's own decoder is
-//! compared with it.
+//! What may be an instruction, once more: by a decoder that others wrote, with the allow-list in its words. The
+//! verifier's own decoder is compared with it.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 

@@ -1,4 +1,5 @@
-//! When what has failed is tried again: more and more rarely as long as the reason is the same, and at once when there is news.
+//! When what has failed is tried again: more and more rarely as long as the reason is the same, and at once when there
+//! is news.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Network interfaces (public/io/netif.h). Directions are the guest's: it transmits to the back end and receives from it.
+//! Network interfaces (public/io/netif.h). Directions are the guest's: it transmits to the back end and receives from
+//! it.
 #![allow(missing_docs, reason = "the names are those of the header")]
 
 use super::ring::ring_size;

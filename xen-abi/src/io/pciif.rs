@@ -1,4 +1,5 @@
-//! What a PCI front end asks its back end (public/io/pciif.h): one page, with one request at a time. The front end writes it, sets
+//! What a PCI front end asks its back end (public/io/pciif.h): one page, with one request at a time. The front end
+//! writes it, sets
 //! [`FLAG_ACTIVE`] and notifies; the back end writes the answer over it and clears the flag.
 
 use core::mem::{offset_of, size_of};
@@ -60,7 +61,8 @@ pub struct PciOp {
     pub offset: i32,
     /// In: its size in bytes.
     pub size: i32,
-    /// In: what to write; how many messages of MSI-X. Out: what was read; the interrupt of MSI; 0, if messages are in use.
+    /// In: what to write; how many messages of MSI-X. Out: what was read; the interrupt of MSI; 0, if messages are in
+    /// use.
     pub value: u32,
     /// In: of nothing that is here.
     pub info: u32,

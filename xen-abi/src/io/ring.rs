@@ -20,7 +20,8 @@ pub struct SharedRing {
     pub pad: [u8; 44],
 }
 
-/// Number of slots of a ring of `pages` pages with slots of `slot_bytes`: as many as fit, rounded down to a power of two.
+/// Number of slots of a ring of `pages` pages with slots of `slot_bytes`: as many as fit, rounded down to a power of
+/// two.
 pub const fn ring_size(pages: u32, slot_bytes: u32) -> u32 {
     let fit = (pages * 4096 - 64) / slot_bytes;
     1 << (31 - fit.leading_zeros())

@@ -1,9 +1,9 @@
-//! `./tandem bench drivers`: how much memory a small driver domain holds, for each kind of device, and what one to eight of them execute
-//! while nobody wants anything of them; in how much of that memory they work, and what could be had of the rest (`memory`); and how much it takes to
-//! have driver domains noted, so that they can be rolled back.
+//! `./tandem bench drivers`: how much memory a small driver domain holds, for each kind of device, and what one to
+//! eight of them execute while nobody wants anything of them; in how much of that memory they work, and what could be
+//! had of the rest (`memory`); and how much it takes to have driver domains noted, so that they can be rolled back.
 //!
-//! The clock is the count of instructions, one a nanosecond, so instructions in a second are a share of the processor. What dom0 and the
-//! hypervisor execute while there is no driver domain is measured first, and taken off.
+//! The clock is the count of instructions, one a nanosecond, so instructions in a second are a share of the processor.
+//! What dom0 and the hypervisor execute while there is no driver domain is measured first, and taken off.
 
 mod memory;
 
@@ -30,7 +30,8 @@ const MACHINE_MIB: u32 = 2800;
 const MEMORY_KIB: u64 = 48 * 1024;
 /// How often the timer of an idle one may interrupt it in a second.
 const TICKS: f64 = 1.0;
-/// What an idle one may take of a processor, in percent: what the paper on driver reuse in virtual machines says of its own.
+/// What an idle one may take of a processor, in percent: what the paper on driver reuse in virtual machines says of its
+/// own.
 const SHARE: f64 = 0.12;
 /// The first line of the file of all figures.
 const HEADER: &str = "what,of,figure\n";

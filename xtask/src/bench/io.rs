@@ -1,9 +1,11 @@
-//! `./tandem bench net`, `disk` and `files`: what a packet, a page, a request or a C file that is compiled costs on native Linux, in dom0 and in a guest that
-//! dom0 serves, on stock Xen and on Tandem, in instructions and divided by component. Disks, and files on them, also by the hypervisor's device channels with a driver
-//! domain behind them: `./tandem bench disk vm` measures only that, beside a driver domain's own back end.
+//! `./tandem bench net`, `disk` and `files`: what a packet, a page, a request or a C file that is compiled costs on
+//! native Linux, in dom0 and in a guest that dom0 serves, on stock Xen and on Tandem, in instructions and divided by
+//! component. Disks, and files on them, also by the hypervisor's device channels with a driver domain behind them:
+//! `./tandem bench disk vm` measures only that, beside a driver domain's own back end.
 //!
-//! The loads are images/src/traffic.c and blocks.c, in the order of images/init/load.sh. The other end of the wire is in
-//! virtual time (`peer::Wire`), and so is the disk behind nvme (bench/plugin/disk.c), QEMU's null device or, for files, a copy of the extended image: figures repeat, those of files to about one in a hundred.
+//! The loads are images/src/traffic.c and blocks.c, in the order of images/init/load.sh. The other end of the wire is
+//! in virtual time (`peer::Wire`), and so is the disk behind nvme (bench/plugin/disk.c), QEMU's null device or, for
+//! files, a copy of the extended image: figures repeat, those of files to about one in a hundred.
 
 pub mod bytes;
 mod report;

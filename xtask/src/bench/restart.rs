@@ -1,8 +1,9 @@
-//! `./tandem bench restart`: driver domains die in a row, by each cause, under verified loads of a guest. What the guest lost, and how
-//! long it was without, in its own clock.
+//! `./tandem bench restart`: driver domains die in a row, by each cause, under verified loads of a guest. What the
+//! guest lost, and how long it was without, in its own clock.
 //!
-//! What happens in the machine is images/xen/restart.sh. A boot is for one driver, one way to come back and one mode. Beside it the
-//! same driver on the bare machine says how long the device itself takes. `--operations N`: so many deaths by each cause.
+//! What happens in the machine is images/xen/restart.sh. A boot is for one driver, one way to come back and one mode.
+//! Beside it the same driver on the bare machine says how long the device itself takes. `--operations N`: so many
+//! deaths by each cause.
 
 mod choice;
 mod rows;
@@ -32,7 +33,8 @@ const DISK_MIB: u64 = 4;
 /// A block of a stream that was wrong counts as so many wrong bytes.
 const BLOCK: u64 = 65536;
 
-/// Measures and shows; false if a machine did not get to its end, if nobody died where somebody was to, or if somebody lost something.
+/// Measures and shows; false if a machine did not get to its end, if nobody died where somebody was to, or if somebody
+/// lost something.
 pub fn run(options: &Options) -> Result<bool> {
     let boots = chosen(options.words.get(1..).unwrap_or_default())?;
     let count = options.operations.unwrap_or(FEW);
@@ -148,7 +150,8 @@ fn crashes(
     let jobs = format!("toolstack+{}+poweroff", boot.job(count));
     let mut machine = Machine::with_guests(&name, hypervisor, images, 1, &jobs);
     machine.keep_packets();
-    // The host's own work is not to count: an instruction takes a nanosecond. With several CPUs QEMU's clock stands still at times then.
+    // The host's own work is not to count: an instruction takes a nanosecond. With several CPUs QEMU's clock stands
+    // still at times then.
     machine.cpus = 1;
     machine.accel.extend(["-icount".into(), "shift=0".into()]);
     machine.chipset = "q35";
@@ -205,7 +208,8 @@ fn all_read(unread: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// `tandemd` holds as many files at the end as before. That is told if driver domains died more than once, and not only daemons in them.
+/// `tandemd` holds as many files at the end as before. That is told if driver domains died more than once, and not only
+/// daemons in them.
 fn remains(boot: &Boot, count: u64, outcome: &Outcome) -> Result<()> {
     let causes = boot.causes.iter().filter(|cause| **cause != Cause::Twind).count() as u64;
     if causes * count < 2 {

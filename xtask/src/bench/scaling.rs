@@ -1,8 +1,8 @@
-//! `./tandem bench scaling`: one to eight guests send, then receive at one time through the twin of an e1000, on one CPU and on several: what a
-//! packet costs with many guests, and whether more CPUs move more packets in the same time.
+//! `./tandem bench scaling`: one to eight guests send, then receive at one time through the twin of an e1000, on one
+//! CPU and on several: what a packet costs with many guests, and whether more CPUs move more packets in the same time.
 //!
-//! QEMU runs the CPUs in turns in one thread, so that each run repeats. What they do in one round they are taken to do at the same
-//! time (bench/plugin/profile.c): the time of a window is the sum, over its rounds, of the longest turn.
+//! QEMU runs the CPUs in turns in one thread, so that each run repeats. What they do in one round they are taken to do
+//! at the same time (bench/plugin/profile.c): the time of a window is the sum, over its rounds, of the longest turn.
 
 use super::io::{counted, functions, give_away, hypervisor_names, kernel_names, loads_of, Load, Mode, Place, NIC};
 use crate::options::Options;
@@ -180,7 +180,8 @@ fn as_csv(figures: &[Figure]) -> String {
     out
 }
 
-/// A line for each load, numbers of CPUs and guests, and function that runs more than once in twenty packets. Names have commas.
+/// A line for each load, numbers of CPUs and guests, and function that runs more than once in twenty packets. Names
+/// have commas.
 fn functions_as_csv(figures: &[Figure]) -> String {
     let mut out = String::from("load,cpus,guests,component,function,instructions\n");
     for f in figures {

@@ -1,8 +1,10 @@
-//! `./tandem bench twin-net`: what a packet costs on its way from a guest to the wire and back: through dom0, through a driver
-//! domain, through the hypervisor's switch and a driver domain, and through a twin. Beside native Linux and stock Xen.
+//! `./tandem bench twin-net`: what a packet costs on its way from a guest to the wire and back: through dom0, through a
+//! driver domain, through the hypervisor's switch and a driver domain, and through a twin. Beside native Linux and
+//! stock Xen.
 //!
-//! The loads and the machine are those of `bench net`. `./tandem bench twin-net mirror` measures only the way through the twin,
-//! `stlb` that through a twin of either mode, and `vm` only the two ways through a driver domain: with the switch and without it.
+//! The loads and the machine are those of `bench net`. `./tandem bench twin-net mirror` measures only the way through
+//! the twin, `stlb` that through a twin of either mode, and `vm` only the two ways through a driver domain: with the
+//! switch and without it.
 
 use super::io::{bytes, channel_aims, loads, measure_all, per_component, per_event, Boot, Cost, Kind, Mode, Place};
 use crate::options::Options;

@@ -1,5 +1,5 @@
-//! The floors of the hypervisor: a file may name files of its own floor and of those below, and no large circle of files is
-//! left that can only be understood together.
+//! The floors of the hypervisor: a file may name files of its own floor and of those below, and no large circle of
+//! files is left that can only be understood together.
 
 mod source;
 
@@ -61,7 +61,8 @@ impl Crate {
         Self { sources: sources.collect() }
     }
 
-    /// The file that `path`, written in `from`, leads to. `None`: it leads out of the crate, or is not a path to a file.
+    /// The file that `path`, written in `from`, leads to. `None`: it leads out of the crate, or is not a path to a
+    /// file.
     fn target(&self, from: &[String], path: &[String]) -> Option<Vec<String>> {
         let mut path = path.to_vec();
         // Re-exports and imports are followed; each step takes the path nearer to its end.

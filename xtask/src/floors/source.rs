@@ -1,7 +1,8 @@
 //! One Rust file as the check of the floors sees it: the paths that it names, and where.
 //!
-//! This is a scanner, not a parser: comments and literals are taken out, and paths are read wherever they stand, in `use`
-//! declarations, bodies and macros alike. What it cannot see are methods, so a type's methods have to stay in its file.
+//! This is a scanner, not a parser: comments and literals are taken out, and paths are read wherever they stand, in
+//! `use` declarations, bodies and macros alike. What it cannot see are methods, so a type's methods have to stay in its
+//! file.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +16,13 @@ pub struct Path {
 /// What one file names.
 #[derive(Debug, Default)]
 pub struct Source {
-    /// Full paths (`crate`, `self` and `super` resolved, without `crate`), and paths that begin with a name of the file's.
+    /// Full paths (`crate`, `self` and `super` resolved, without `crate`), and paths that begin with a name of the
+    /// file's.
     pub paths: Vec<Path>,
     /// Names brought in by `use`, and what they stand for.
     pub imports: BTreeMap<String, Vec<String>>,
-    /// Names that others may use as if they were this module's, what they stand for, and whether the file uses them itself.
+    /// Names that others may use as if they were this module's, what they stand for, and whether the file uses them
+    /// itself.
     pub exports: BTreeMap<String, (Path, bool)>,
     /// Macros of the whole crate that are defined here.
     pub macros: Vec<String>,

@@ -1,5 +1,5 @@
-//! The mutants: each is one rule of the verifier made wrong, as a replacement of text that stands once in a file. They are from an audit
-//! that found which of them no test noticed; a rule that is added gets one.
+//! The mutants: each is one rule of the verifier made wrong, as a replacement of text that stands once in a file. They
+//! are from an audit that found which of them no test noticed; a rule that is added gets one.
 //!
 //! Left out is `PageOffset <= 4096`: an access from there is within the pair of pages as well.
 

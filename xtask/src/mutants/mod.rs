@@ -1,7 +1,8 @@
-//! `./tandem mutants [NAME]`: makes one rule of the verifier wrong at a time and runs the verifier's own tests, one of which has to notice.
+//! `./tandem mutants [NAME]`: makes one rule of the verifier wrong at a time and runs the verifier's own tests, one of
+//! which has to notice.
 //!
-//! The verifier's sources are copied to `target/mutants`, a workspace of its own, so nothing in the tree is touched. A mutant takes
-//! some ten seconds, and at most [`LIMIT`].
+//! The verifier's sources are copied to `target/mutants`, a workspace of its own, so nothing in the tree is touched. A
+//! mutant takes some ten seconds, and at most [`LIMIT`].
 
 mod list;
 
@@ -14,7 +15,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use testbed::host;
 
-/// After this tests hang, and the mutant counts as noticed; or after so many times what they take without one, if that is more.
+/// After this tests hang, and the mutant counts as noticed; or after so many times what they take without one, if that
+/// is more.
 const LIMIT: Duration = Duration::from_secs(180);
 const TIMES: u32 = 10;
 /// To compile takes less.
@@ -104,8 +106,8 @@ fn cargo(dir: &Path, more: &[&str], limit: Duration) -> Result<(Option<ExitStatu
 /// What `timeout` says when it has ended what it ran.
 const TIMED_OUT: i32 = 124;
 
-/// Runs the arguments that are to be added, and ends them and all that they have started when the time is up: tests are children of
-/// cargo's, and one that hung would take a CPU from the next mutants.
+/// Runs the arguments that are to be added, and ends them and all that they have started when the time is up: tests are
+/// children of cargo's, and one that hung would take a CPU from the next mutants.
 fn limited(limit: Duration) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", &limit.as_secs().to_string()]);

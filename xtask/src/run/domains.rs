@@ -1,5 +1,5 @@
-//! The part of `./tandem run` that is about domains beside dom0: what `images/xen/show.sh` reported, checked and made tables
-//! of: who owned what, and what went through whom, how fast and at what cost.
+//! The part of `./tandem run` that is about domains beside dom0: what `images/xen/show.sh` reported, checked and made
+//! tables of: who owned what, and what went through whom, how fast and at what cost.
 
 use super::millions;
 use anyhow::{bail, ensure, Context, Result};
@@ -36,8 +36,8 @@ struct Flow {
     cost: Span,
 }
 
-/// Checks every claim and prints the tables. `mib`: what each test moved; `spans`: what its instructions were; `has_switch`: the
-/// hypervisor has one, and twins.
+/// Checks every claim and prints the tables. `mib`: what each test moved; `spans`: what its instructions were;
+/// `has_switch`: the hypervisor has one, and twins.
 pub fn judge(outcome: &Outcome, kernel: &str, wire: Counts, mib: u64, spans: &[Span], has_switch: bool) -> Result<()> {
     let said = |subject: &str| outcome.report(&format!("show {subject}"));
     if let Some(why) = said("FAIL") {

@@ -1,5 +1,5 @@
-//! What a person sees who has no serial line: boots with a screen only, from a disc with GRUB, good and failing ones, by BIOS
-//! and by UEFI. `./tandem screens` puts pictures of them, with stock Xen's beside them, into `docs/screens`.
+//! What a person sees who has no serial line: boots with a screen only, from a disc with GRUB, good and failing ones,
+//! by BIOS and by UEFI. `./tandem screens` puts pictures of them, with stock Xen's beside them, into `docs/screens`.
 
 mod picture;
 
@@ -92,7 +92,8 @@ impl Boot<'_> {
         name(if self.hypervisor.is_stock_xen() { "xen" } else { "tandem" }, self.firmware, self.course)
     }
 
-    /// Boots until `is_there` says so of what is on the screen, or until nothing happens any more. `copy`: a PNG of the screen.
+    /// Boots until `is_there` says so of what is on the screen, or until nothing happens any more. `copy`: a PNG of the
+    /// screen.
     pub fn look(&self, is_there: impl Fn(&Seen) -> bool + Send, copy: Option<&Path>) -> Result<Seen> {
         let machine = self.machine()?;
         let files = Files::new(&machine.name)?;

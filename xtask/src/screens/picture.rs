@@ -44,7 +44,8 @@ impl Picture {
         self.pixels.get(at..at + 3).is_some_and(|colours| colours.iter().any(|&colour| colour > 64))
     }
 
-    /// The rows that have something in the hypervisor's own font, which it uses in a frame buffer. What is in another is `?`.
+    /// The rows that have something in the hypervisor's own font, which it uses in a frame buffer. What is in another
+    /// is `?`.
     pub fn in_own_font(&self) -> Result<Vec<String>> {
         let (width, height) = (u32::try_from(self.width)?, u32::try_from(self.height)?);
         let format = Format { base: 0, pitch: width * 4, width, height, bits: 32, colours: [(16, 8), (8, 8), (0, 8)] };

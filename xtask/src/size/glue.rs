@@ -1,5 +1,6 @@
-//! What had to be written so that stock drivers can be used from outside their domain: lines of code by device and by where they run, as the paper on driver reuse in virtual
-//! machines (figure 10) has them. Back ends, front ends and drivers are Linux's own, and are not counted; nor is what a hypervisor has anyway.
+//! What had to be written so that stock drivers can be used from outside their domain: lines of code by device and by
+//! where they run, as the paper on driver reuse in virtual machines (figure 10) has them. Back ends, front ends and
+//! drivers are Linux's own, and are not counted; nor is what a hypervisor has anyway.
 
 use super::{count, is_tests, sources};
 use anyhow::{ensure, Context, Result};

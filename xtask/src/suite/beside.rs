@@ -1,5 +1,5 @@
-//! The checks of stock `xl` beside stock Xen: `./tandem test xl [NAME] --table` runs them on both and writes the page. The
-//! sections of groups that were not run stay as they are.
+//! The checks of stock `xl` beside stock Xen: `./tandem test xl [NAME] --table` runs them on both and writes the page.
+//! The sections of groups that were not run stay as they are.
 
 use super::{Bed, Score, Test};
 use anyhow::Result;
@@ -20,7 +20,8 @@ are missing. A dash: the check was not reached there.
 /// What a check came to, by its name.
 type Results = Vec<(String, String)>;
 
-/// Runs `tests` on both hypervisors. False if one fails on Tandem, or stock Xen came to no check of it; then its section stays as it is.
+/// Runs `tests` on both hypervisors. False if one fails on Tandem, or stock Xen came to no check of it; then its
+/// section stays as it is.
 pub fn table(tests: &[Test], xen: &Bed, tandem: &Bed, score: &mut Score) -> Result<bool> {
     let mut sections = sections(&std::fs::read_to_string(page()).unwrap_or_default());
     let mut good = true;

@@ -1,6 +1,7 @@
 //! Driver domains that die many times in a row, while three guests are busy.
 //!
-//! The checks are `images/xen/tests/many-deaths.sh`. `--operations` and `--seed` say how often, and in which order of causes.
+//! The checks are `images/xen/tests/many-deaths.sh`. `--operations` and `--seed` say how often, and in which order of
+//! causes.
 
 use super::driving::machine;
 use super::refused::Record;
@@ -83,8 +84,9 @@ fn died(outcome: &Outcome) -> Result<&str> {
     Ok(outcome.report("deaths").context("nobody died")?.trim())
 }
 
-/// Blocks of two guests and files of a third, on one medium behind this controller, which the host looks at afterwards. A driver whose instructions are damaged may write other bytes
-/// than it was told before it dies, as nobody notices. One whose memory is damaged may answer a write that its controller has refused, and only that ([`Record`]).
+/// Blocks of two guests and files of a third, on one medium behind this controller, which the host looks at afterwards.
+/// A driver whose instructions are damaged may write other bytes than it was told before it dies, as nobody notices.
+/// One whose memory is damaged may answer a write that its controller has refused, and only that ([`Record`]).
 fn of_disks(bed: &Bed, device: &'static str, name: &str) -> Result<String> {
     let peer = Peer::start(name)?;
     let checks = format!("{device}:turns:vm:*:{CAUSES}:dma:killed/2");
@@ -108,8 +110,8 @@ fn of_disks(bed: &Bed, device: &'static str, name: &str) -> Result<String> {
     Ok(format!("{said}, {files} files, seed {}, {}, {refused}", chosen(bed).1, died(&outcome)?))
 }
 
-/// Checks that the medium holds what guests have said that it should: of some guests `mib` mebibytes of blocks, each in a partition, behind so many others;
-/// and files of one, in the last partition. How many files there are.
+/// Checks that the medium holds what guests have said that it should: of some guests `mib` mebibytes of blocks, each in
+/// a partition, behind so many others; and files of one, in the last partition. How many files there are.
 pub(super) fn medium_is_right(
     medium: &Path,
     outcome: &Outcome,
@@ -138,7 +140,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// What `is_undone_only` of `images/xen/tests/many-deaths.sh` says, twice, and comes to, if these guests' loads have said this, and others do not answer.
+    /// What `is_undone_only` of `images/xen/tests/many-deaths.sh` says, twice, and comes to, if these guests' loads
+    /// have said this, and others do not answer.
     fn undone_only(loads: &[(&str, &str)]) -> String {
         let script = include_str!("../../../images/xen/tests/many-deaths.sh");
         let start = script.find("\nis_undone_only() {\n").unwrap();

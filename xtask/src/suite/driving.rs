@@ -1,8 +1,9 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
-//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `disk-standby.sh`, `way-out.sh`,
-//! `both.sh`, `chosen.sh`, `flood.sh`, `network-disk.sh`, `causes.sh`, `recovery.sh`, `routing.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`,
-//! `recovery-twin.sh`, `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh`, `twin-queues.sh` and `twin-modes.sh`.
+//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`,
+//! `disk-standby.sh`, `way-out.sh`, `both.sh`, `chosen.sh`, `flood.sh`, `network-disk.sh`, `causes.sh`, `recovery.sh`,
+//! `routing.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`, `twin-loads.sh`, `twin-net.sh`,
+//! `twin-again.sh`, `twin-two.sh`, `twin-queues.sh` and `twin-modes.sh`.
 
 use super::xl::{judge, judge_but};
 use super::{Bed, Body, Test};
@@ -81,7 +82,8 @@ pub fn tests() -> Vec<Test> {
         add(&format!("twins-of-{driver}-come-and-go-under-a-stream"), Box::new(move |bed| again(bed, driver, &on)));
     }
     for driver in ["e1000", "8139cp", "vmxnet3", "virtio_net"] {
-        // All of it each card reaches: few functions are the domain's to call, which what is damaged would call with damaged arguments.
+        // All of it each card reaches: few functions are the domain's to call, which what is damaged would call with
+        // damaged arguments.
         let on = Twinned {
             driver,
             unit: Some(IOMMU),
@@ -138,7 +140,8 @@ fn runs(bed: &Bed, file: &str, nic: &'static str, mib: u64) -> Result<String> {
     Ok(format!("{said}, {} datagrams, {} MiB in streams", wire.received + wire.sent, bytes >> 20))
 }
 
-/// The driver domain is destroyed in the middle of traffic, and its successor crashes; the disk is checked from the host.
+/// The driver domain is destroyed in the middle of traffic, and its successor crashes; the disk is checked from the
+/// host.
 fn dies(bed: &Bed) -> Result<String> {
     let mib = bed.mib.div_ceil(2);
     of_card_and_disk(bed, "driver-dies", &format!("driver-dies:e1000e:{mib}"), mib)
@@ -158,7 +161,8 @@ fn of_card_and_disk(bed: &Bed, name: &str, checks: &str, mib: u64) -> Result<Str
     Ok(format!("{said}, {blocks} blocks"))
 }
 
-/// A guest's disk is a driver domain's, which is destroyed in the middle, and its successor crashes; the disk is checked from the host.
+/// A guest's disk is a driver domain's, which is destroyed in the middle, and its successor crashes; the disk is
+/// checked from the host.
 fn disk_outlives(bed: &Bed) -> Result<String> {
     of_a_disk(bed, "disk-outlives", "disk-outlives")
 }
@@ -232,7 +236,8 @@ fn small(bed: &Bed, kind: &'static str) -> Result<String> {
     Ok(said)
 }
 
-/// Driver domains get a network card and a disk's controller by their kinds, and the card goes and comes; the disk is checked from the host.
+/// Driver domains get a network card and a disk's controller by their kinds, and the card goes and comes; the disk is
+/// checked from the host.
 fn chosen(bed: &Bed) -> Result<String> {
     let mib = bed.mib.div_ceil(4);
     of_card_and_disk(bed, "chosen", &format!("chosen:{mib}"), mib)
@@ -367,7 +372,8 @@ fn again(bed: &Bed, driver: &str, on: &Twinned) -> Result<String> {
 fn modes(bed: &Bed) -> Result<String> {
     let peer = Peer::start("twin-modes")?;
     let mut machine = machine(bed, "twin-modes", "twin-modes:e1000", "e1000", &peer)?;
-    // All of it the card reaches, so that what is damaged is damaged in the twin, and not while it waits for the domain.
+    // All of it the card reaches, so that what is damaged is damaged in the twin, and not while it waits for the
+    // domain.
     machine.memory_mib = 2048;
     machine.hypervisor_args += " twin-stlb";
     let outcome = machine.start()?.finish(|_| false)?;

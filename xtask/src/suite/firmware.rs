@@ -99,7 +99,8 @@ fn broken(bed: &Bed) -> Result<String> {
     Ok(said.trim().into())
 }
 
-/// A machine for each of the things that firmware can do wrong. They have SMAP, so that memory that was left open is noticed.
+/// A machine for each of the things that firmware can do wrong. They have SMAP, so that memory that was left open is
+/// noticed.
 fn faulty(bed: &Bed) -> Result<String> {
     let guest = guests::named("efi-runtime")?;
     for fault in firmware::FAULTS {

@@ -1,8 +1,10 @@
-//! What the host gave to others meanwhile: a host that is itself a guest may stand still for longer than a test allows for.
+//! What the host gave to others meanwhile: a host that is itself a guest may stand still for longer than a test allows
+//! for.
 
 use std::fs::read_to_string;
 
-/// Fields of a line of `/proc/stat` that add up to all time: user, nice, system, idle, iowait, irq, softirq, steal. Guests' is in user's.
+/// Fields of a line of `/proc/stat` that add up to all time: user, nice, system, idle, iowait, irq, softirq, steal.
+/// Guests' is in user's.
 const FIELDS: usize = 8;
 /// A share from which on it is worth a word.
 const NOTABLE_PERCENT: u64 = 2;

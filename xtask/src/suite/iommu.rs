@@ -1,5 +1,5 @@
-//! Test kernels whose devices are behind an IOMMU: its tables follow what domain 0 may reach, and say where interrupts go; what works without them
-//! works with them.
+//! Test kernels whose devices are behind an IOMMU: its tables follow what domain 0 may reach, and say where interrupts
+//! go; what works without them works with them.
 
 use super::{Bed, Test};
 use testbed::guests::{self, Wishes};

@@ -146,7 +146,8 @@ fn ends(bed: &Bed, job: &str, wanted: &Ending) -> Result<String> {
     Ok(String::new())
 }
 
-/// What the machine itself reports: an NMI, which is wired to the first CPU, then a machine check that cannot be corrected.
+/// What the machine itself reports: an NMI, which is wired to the first CPU, then a machine check that cannot be
+/// corrected.
 fn hardware_errors(bed: &Bed) -> Result<String> {
     const NMI: &str = "NMI of the machine";
     let machine = Machine::new("hardware-errors", &bed.hypervisor, &bed.images, 2, "idle:120");
@@ -248,7 +249,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// What `job_pin` of `images/init/init.sh` says on a machine with two CPUs whose times of which users have this, in a shell.
+    /// What `job_pin` of `images/init/init.sh` says on a machine with two CPUs whose times of which users have this, in
+    /// a shell.
     fn job_pin(user: &str) -> String {
         let jobs = include_str!("../../../images/init/init.sh");
         let start = jobs.find("\njob_pin() {\n").unwrap();

@@ -1,6 +1,7 @@
 //! What is done to a guest while the driver domain of its network or its disk dies and another one boots.
 //!
-//! The checks are `images/xen/tests/meanwhile.sh`. `--seed` says at which moment each thing is done; with `--full` it is done at all of them.
+//! The checks are `images/xen/tests/meanwhile.sh`. `--seed` says at which moment each thing is done; with `--full` it
+//! is done at all of them.
 
 use super::deaths::medium_is_right;
 use super::driving::machine;

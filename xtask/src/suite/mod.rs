@@ -1,9 +1,9 @@
 //! `./tandem test`: the levels of tests and the count at the end.
 //!
 //! `unit` runs the crates' own tests on the host; `twin` makes and runs twins of a captured driver there; then `boot`,
-//! `guests`, `linux` and `xl` boot machines, several side by side. Each boot test is named after what a user would notice,
-//! has a log, sockets and disks of its own (a machine's name is in all of theirs, so no two tests may share one), and a
-//! time limit, which is far above what it takes alone.
+//! `guests`, `linux` and `xl` boot machines, several side by side. Each boot test is named after what a user would
+//! notice, has a log, sockets and disks of its own (a machine's name is in all of theirs, so no two tests may share
+//! one), and a time limit, which is far above what it takes alone.
 
 mod beside;
 mod deaths;
@@ -295,7 +295,8 @@ fn clean(outcome: &Outcome, ending: &Ending) -> Result<()> {
     clean_but(outcome, ending, &[])
 }
 
-/// The warning of the hypervisor's that a line has. That it ended a domain by itself is one, too, though it is said as an error.
+/// The warning of the hypervisor's that a line has. That it ended a domain by itself is one, too, though it is said as
+/// an error.
 fn warning(line: &str) -> Option<&str> {
     let said = line.split_once("(TDM) ")?.1.trim();
     let is_crash = said.split(' ').nth(1) == Some("crashed:");

@@ -1,5 +1,5 @@
-//! NMIs while code runs that may have lost its ground by then: a twin's, whatever it has done with its stack, and a guest's on a segment
-//! that another vCPU takes away. They come on a stack of their own, and it goes on.
+//! NMIs while code runs that may have lost its ground by then: a twin's, whatever it has done with its stack, and a
+//! guest's on a segment that another vCPU takes away. They come on a stack of their own, and it goes on.
 
 use super::{Bed, Test};
 use anyhow::{ensure, Context, Result};

@@ -13,7 +13,8 @@ use testbed::{host, pattern};
 
 /// QEMU's VT-d without interrupt remapping.
 const VTD: &str = "intel-iommu,intremap=off";
-/// A device whose DMA can be told where to go; it could only reach the lowest 256 MiB otherwise. VT-d's tables have 39 bits.
+/// A device whose DMA can be told where to go; it could only reach the lowest 256 MiB otherwise. VT-d's tables have 39
+/// bits.
 pub(super) const EDU: &str = "edu,dma_mask=0x7fffffffff";
 
 pub fn tests() -> Vec<Test> {
@@ -120,7 +121,8 @@ fn dom0_behind(bed: &Bed, name: &str, option: &str, nic: &'static str, unit: &'s
     dom0_of(bed, name, option, nic, unit, Qemu::chosen()).map(|(said, _)| said)
 }
 
-/// QEMU's processor has x2APIC from version 10 on; its units name CPUs by eight bits. Interrupts are remapped all the same.
+/// QEMU's processor has x2APIC from version 10 on; its units name CPUs by eight bits. Interrupts are remapped all the
+/// same.
 fn with_x2apic(bed: &Bed, name: &str, unit: &'static str) -> Result<String> {
     let (said, lines) = dom0_of(bed, name, "iommu=on", "e1000e", unit, Qemu::Ten)?;
     for words in ["Local APIC: id 0, version 0x14, x2APIC", "interrupts are remapped, and none but"] {

@@ -1,7 +1,7 @@
 //! The machine is shut down in order and starts anew, with what domain 0 has kept on a disk.
 //!
-//! The checks are `images/xen/tests/reboot.sh`. QEMU ends with the first run of the machine, and the second one is another QEMU with the same disk: so each
-//! has a log of its own, and where it ended is seen.
+//! The checks are `images/xen/tests/reboot.sh`. QEMU ends with the first run of the machine, and the second one is
+//! another QEMU with the same disk: so each has a log of its own, and where it ended is seen.
 
 use super::driving::machine;
 use super::xl::judge_end;

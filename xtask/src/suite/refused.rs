@@ -1,11 +1,12 @@
 //! Writes that a damaged driver has answered and its controller has refused.
 //!
-//! A kernel whose memory is damaged may give a command of AHCI a tag that another one has. QEMU does not take such a command, and says so
-//! (`-d guest_errors`). When the other one is done its driver takes that for both, and a guest is told that a write is done which nobody has
-//! done: no hypervisor can see that. It is never done, or late, from a page that has the bytes of another write by then. So a block may hold another write
-//! than its last, if a command to write to that very block was refused while a kernel lived that died of damaged memory. It may be so once for each such command, and
-//! until somebody has asked for that block in another kernel's life: from then on it is known what it holds. A read that was refused is seen by
-//! the hypervisor, as it leaves a page as it was.
+//! A kernel whose memory is damaged may give a command of AHCI a tag that another one has. QEMU does not take such a
+//! command, and says so (`-d guest_errors`). When the other one is done its driver takes that for both, and a guest is
+//! told that a write is done which nobody has done: no hypervisor can see that. It is never done, or late, from a page
+//! that has the bytes of another write by then. So a block may hold another write than its last, if a command to write
+//! to that very block was refused while a kernel lived that died of damaged memory. It may be so once for each such
+//! command, and until somebody has asked for that block in another kernel's life: from then on it is known what it
+//! holds. A read that was refused is seen by the hypervisor, as it leaves a page as it was.
 
 use anyhow::{ensure, Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +34,8 @@ pub struct Record {
     stopped: Option<String>,
     /// Commands that were refused in lives that ended by [`DAMAGED`].
     refused: usize,
-    /// Blocks of the medium that such commands were to write to, and by how many deaths those of another life asked for them.
+    /// Blocks of the medium that such commands were to write to, and by how many deaths those of another life asked for
+    /// them.
     excused: BTreeMap<u64, Option<u64>>,
     /// Guest, block and write of what was not done.
     undone: BTreeSet<(String, u64, u64)>,
@@ -88,7 +90,8 @@ impl Record {
                 Fate::Taken(command) => self.asks_for(&command),
             }
         }
-        // Guests may see what a block holds just after they were asked what they have seen, which is before this death is told of, and say so after the next one.
+        // Guests may see what a block holds just after they were asked what they have seen, which is before this death
+        // is told of, and say so after the next one.
         let deaths = self.deaths;
         self.excused.retain(|_, asked| asked.is_none_or(|then| deaths < then + 2));
         if cause == DAMAGED {

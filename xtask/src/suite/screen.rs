@@ -35,8 +35,8 @@ fn failure(bed: &Bed, firmware: Firmware) -> Result<String> {
     Ok(FAILURE.into())
 }
 
-/// dom0's console is on the screen; what dom0 writes to the hypervisor's is there only if the hypervisor keeps the screen. Then
-/// older rows are of both.
+/// dom0's console is on the screen; what dom0 writes to the hypervisor's is there only if the hypervisor keeps the
+/// screen. Then older rows are of both.
 fn dom0s(bed: &Bed, firmware: Firmware, course: Course) -> Result<String> {
     let boot = Boot { images: &bed.images, hypervisor: &bed.hypervisor, firmware, course };
     let is_dom0s = |seen: &Seen| has(&seen.dom0, OF_DOM0);

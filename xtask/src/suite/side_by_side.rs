@@ -31,7 +31,8 @@ fn available_kib(meminfo: &str) -> Option<usize> {
     meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// Runs `work` on each of `list`, in its order, by `workers` threads; `ended` hears of each what it came to and its seconds.
+/// Runs `work` on each of `list`, in its order, by `workers` threads; `ended` hears of each what it came to and its
+/// seconds.
 pub fn run<T: Sync>(
     list: &[T],
     workers: usize,

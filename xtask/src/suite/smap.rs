@@ -1,4 +1,5 @@
-//! SMEP, SMAP and UMIP on the processor of QEMU 10: they are on, or off if the user says so, and what works without works with.
+//! SMEP, SMAP and UMIP on the processor of QEMU 10: they are on, or off if the user says so, and what works without
+//! works with.
 
 use super::{clean, Bed, Test};
 use crate::run::each_works;

@@ -1,5 +1,5 @@
-//! While guests' packets go by a twin, no domain is switched to, nothing is called and no grant is asked for: all of it is counted, by the
-//! loads and the machine of `./tandem bench twin-net`.
+//! While guests' packets go by a twin, no domain is switched to, nothing is called and no grant is asked for: all of it
+//! is counted, by the loads and the machine of `./tandem bench twin-net`.
 
 use super::{Bed, Test};
 use crate::bench::io::{record, Boot, Kind, Load, Mode};
@@ -11,10 +11,12 @@ use testbed::counter::Profiler;
 use testbed::images::symbols::Symbols;
 use testbed::machine::Hypervisor;
 
-/// The hypervisor's function for hypercalls for grants. (Of a kernel that makes all hypercalls in one place nothing else tells them apart.)
+/// The hypervisor's function for hypercalls for grants. (Of a kernel that makes all hypercalls in one place nothing
+/// else tells them apart.)
 const GRANT_TABLE_OP: &str = "grant_table_op";
 
-/// So many of anything may happen to a hundred packets: clocks tick, and dom0's and the driver domain's daemons wake, whatever the packets do.
+/// So many of anything may happen to a hundred packets: clocks tick, and dom0's and the driver domain's daemons wake,
+/// whatever the packets do.
 const PER_HUNDRED: f64 = 5.0;
 
 /// And so many loads of CR3 to go into the twin or back: a session has two, and takes a few packets.

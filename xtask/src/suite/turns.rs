@@ -1,8 +1,8 @@
 //! Which boot tests a plain `./tandem test` runs: the list `expected.txt`.
 //!
-//! Some of the long ones differ in a device or in a way of dying, and all of them together would take longer than anybody waits for before
-//! a change lands. Such ones take turns. The commit says whose turn it is: its hash is as good as a die, and one commit
-//! has one turn, whoever tests it. Where no commit is known, all of them run.
+//! Some of the long ones differ in a device or in a way of dying, and all of them together would take longer than
+//! anybody waits for before a change lands. Such ones take turns. The commit says whose turn it is: its hash is as good
+//! as a die, and one commit has one turn, whoever tests it. Where no commit is known, all of them run.
 
 use anyhow::{ensure, Result};
 use std::process::Command;
@@ -55,7 +55,8 @@ pub fn when(name: &str) -> When {
     in_list(include_str!("expected.txt"), name)
 }
 
-/// The same, by a list: a line names a test, or the beginning of several with a `*` at its end; or tests that take turns.
+/// The same, by a list: a line names a test, or the beginning of several with a `*` at its end; or tests that take
+/// turns.
 fn in_list(list: &str, name: &str) -> When {
     let lines = || list.lines().map(str::trim).filter(|line| !line.starts_with('#') && !line.is_empty());
     for names in lines().filter_map(|line| line.strip_prefix(IN_TURNS)) {

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 use testbed::host;
 
-/// `--lint`: the formatter, and clippy on all that runs on the host and on the hypervisor. Any remark of theirs is a failure, and so is it
-/// that one of them cannot be had.
+/// `--lint`: the formatter, and clippy on all that runs on the host and on the hypervisor. Any remark of theirs is a
+/// failure, and so is it that one of them cannot be had.
 pub fn lints(score: &mut Score) {
     let has_them = host::provide(host::For::Hypervisor).and_then(|()| host::provide(host::For::Linting));
     if has_them.is_err() {

@@ -170,7 +170,8 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
 /// Warnings that checks of any group may provoke: of devices that may not go where they are sent.
 const PROVOKED: &[&str] = &["WITHOUT AN IOMMU", "cannot go to", "cannot be put aside"];
 
-/// What is said of DMA that an IOMMU stops. Only groups that provoke it expect it: what dom0 can see of it may be gone from its ring.
+/// What is said of DMA that an IOMMU stops. Only groups that provoke it expect it: what dom0 can see of it may be gone
+/// from its ring.
 pub(super) const STOPPED: &[&str] = &["was stopped", "accesses were stopped"];
 
 /// Of a test that failed, so many of the hypervisor's warnings are shown.

@@ -140,7 +140,8 @@ fn what_ends_within_its_tags_is_not_taken() {
     assert_eq!((sent, card.sent.len()), (Sent::Unfit, 0));
 }
 
-/// What a card that cuts is given of `shape`, which is for segments of `size` bytes: how many frames, how many of them to be cut.
+/// What a card that cuts is given of `shape`, which is for segments of `size` bytes: how many frames, how many of them
+/// to be cut.
 fn whole(shape: &Shape, gso: Gso, change: impl Fn(&mut Packet<u32>)) -> (usize, u32) {
     let memory = Memory::new(20);
     let mut card = TestCard::new(&memory, 64);
@@ -160,7 +161,8 @@ fn a_card_cuts_what_is_plain_and_nothing_else() {
     let as_it_is = |_: &mut Packet<u32>| {};
     assert_eq!(whole(&tcp, Gso { kind, size: 1460 }, as_it_is), (1, 1));
     assert_eq!(whole(&v6, Gso { kind: GsoKind::TcpV6, size: 1440 }, as_it_is), (1, 1));
-    // A tag, tiny segments, a single one, the other protocol, another place for the sum: cut as by a card that does not.
+    // A tag, tiny segments, a single one, the other protocol, another place for the sum: cut as by a card that does
+    // not.
     assert_eq!(whole(&Shape { tags: 1, ..tcp }, Gso { kind, size: 1400 }, as_it_is), (4, 0));
     assert_eq!(whole(&tcp, Gso { kind, size: 255 }, as_it_is), (20, 0));
     assert_eq!(whole(&Shape { payload: 1000, ..tcp }, Gso { kind, size: 1460 }, as_it_is), (1, 0));
@@ -228,7 +230,8 @@ proptest! {
         prop_assert_eq!(got, &all[view.skip as usize..][..view.body as usize]);
     }
 
-    /// Whatever the card can do and however often it is full, it gets what it would get from a reference, in order and once.
+    /// Whatever the card can do and however often it is full, it gets what it would get from a reference, in order and
+    /// once.
     #[test]
     fn cards_get_frames(
         is_v6: bool, is_tcp: bool, tags in 0u8..3, options in 0u8..41, payload in 0usize..9000, seed: u32,

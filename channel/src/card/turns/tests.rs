@@ -123,7 +123,8 @@ fn idle_time_is_no_stall() {
 }
 
 proptest! {
-    /// What is said of a turn is what follows: so many of one sender's, and then another's, if he has something. (A turn is enough for each packet.)
+    /// What is said of a turn is what follows: so many of one sender's, and then another's, if he has something. (A
+    /// turn is enough for each packet.)
     #[test]
     fn a_turn_is_what_is_said_of_it(sizes in prop::collection::vec((0u16..3, 60..=QUANTUM), 1..200), most in 1u16..10) {
         let mut t = turns(3);

@@ -195,7 +195,8 @@ fn who_is_not_answered_is_not_waited_for_until_he_is() {
     assert!(shares.iter().zip([200, 200, 600]).all(|(share, of)| share.abs_diff(of) <= 10), "{shares:?}");
 }
 
-/// A driver domain, or a medium, that is so slow that what one has under way takes longer than a medium that hangs is waited for.
+/// A driver domain, or a medium, that is so slow that what one has under way takes longer than a medium that hangs is
+/// waited for.
 #[test]
 fn who_is_slow_does_not_hang() {
     for (costs, weights) in [([2, 33], [1, 1]), ([12, 2], [1, 3]), ([2, 2], [3, 1])] {
@@ -215,7 +216,8 @@ fn who_is_slow_does_not_hang() {
     }
 }
 
-/// Now and then nothing is answered for a while, as when who answers has no processor. All of them look as if they hung then.
+/// Now and then nothing is answered for a while, as when who answers has no processor. All of them look as if they hung
+/// then.
 #[test]
 fn a_break_lets_nobody_take_all() {
     let mut world = World::new(&[(1, 2, 32), (1, 33, 32)]);

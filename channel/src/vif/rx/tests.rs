@@ -176,7 +176,8 @@ fn a_checksum_is_completed_for_those_who_cannot() {
     }
 }
 
-/// Linux's front end looks for IP's header right behind the addresses, if something is left to it, and throws away what has a tag there.
+/// Linux's front end looks for IP's header right behind the addresses, if something is left to it, and throws away what
+/// has a tag there.
 #[test]
 fn what_has_a_tag_is_cut_and_summed_for_everybody() {
     let mut rig = Rig::new(Accepts::ALL);
@@ -369,7 +370,8 @@ fn packets_longer_than_a_page_do_not_fit_those_who_take_one_page() {
 }
 
 proptest! {
-    /// Whatever it posts and reads, and whether it is to have few unread or not: who has read everything and waits gets the next packet, by an event or at the second look.
+    /// Whatever it posts and reads, and whether it is to have few unread or not: who has read everything and waits gets
+    /// the next packet, by an event or at the second look.
     #[test]
     fn nobody_waits_for_each_other(
         steps in prop::collection::vec((0u32..260, 0u32..260, any::<bool>(), 1usize..8, any::<bool>()), 1..60),

@@ -1,4 +1,5 @@
-//! Events that have come and that nobody has taken. Guests bring them about, as many as they like, so their number has a bound.
+//! Events that have come and that nobody has taken. Guests bring them about, as many as they like, so their number has
+//! a bound.
 
 use super::super::{Event, PORTION};
 use std::collections::{BTreeSet, VecDeque};
@@ -6,8 +7,9 @@ use std::collections::{BTreeSet, VecDeque};
 /// So many wait at most beside one of each watch.
 const MOST: usize = 2 * PORTION;
 
-/// What waits. Whoever takes an event looks at what is there then, so none that waits already waits twice. When there are too many, all are forgotten, and each
-/// watch has an event as it has when it begins: its token's owner looks at all that is below.
+/// What waits. Whoever takes an event looks at what is there then, so none that waits already waits twice. When there
+/// are too many, all are forgotten, and each watch has an event as it has when it begins: its token's owner looks at
+/// all that is below.
 #[derive(Default)]
 pub struct Queue {
     events: VecDeque<Event>,

@@ -4,7 +4,8 @@ fn over_socket(stream: UnixStream, at_once: usize) -> Client {
     Client::over(OwnedFd::from(stream).into(), at_once)
 }
 
-/// A store that has everything, makes everything, and refuses requests of this kind with this error. Gives how transactions ended.
+/// A store that has everything, makes everything, and refuses requests of this kind with this error. Gives how
+/// transactions ended.
 fn refusing(refused: u32, error: &'static str, stream: UnixStream) -> std::thread::JoinHandle<Vec<String>> {
     std::thread::spawn(move || {
         let mut client = over_socket(stream, AT_ONCE);
@@ -164,8 +165,8 @@ fn a_device_that_keeps_what_was_written_gets_the_next_when_it_has_answered() {
     store.join().unwrap();
 }
 
-/// A store with a directory of so many names that is too long for one answer. When it was asked for so many parts it is in this state, and each state has one
-/// name more than that before. Gives how many parts it was asked for.
+/// A store with a directory of so many names that is too long for one answer. When it was asked for so many parts it is
+/// in this state, and each state has one name more than that before. Gives how many parts it was asked for.
 fn long_directory(stream: UnixStream, nr_names: usize, state: fn(usize) -> usize) -> std::thread::JoinHandle<usize> {
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! Taking a unit's records of faults (VT-d specification, chapter 7): the unit interrupts when the first of them is filled, and not
-//! again before all are empty.
+//! Taking a unit's records of faults (VT-d specification, chapter 7): the unit interrupts when the first of them is
+//! filled, and not again before all are empty.
 
 use super::decode_fault;
 use crate::iommu::Fault;

@@ -1,9 +1,11 @@
 //! Copies of pages, of all snapshots: pages that are the same are kept once.
 //!
-//! Driver domains run the same kernel, and most of what one holds when it has booted another one holds, too. A copy is found by a sum of its words; what
-//! has the same sum and is another page has a copy of its own. Nobody writes to a copy that others may share.
+//! Driver domains run the same kernel, and most of what one holds when it has booted another one holds, too. A copy is
+//! found by a sum of its words; what has the same sum and is another page has a copy of its own. Nobody writes to a
+//! copy that others may share.
 //!
-//! A copy is a frame or, if that was asked for and the page shrinks, [packed](super::packs). It stays what it was made as, whoever else finds it.
+//! A copy is a frame or, if that was asked for and the page shrinks, [packed](super::packs). It stays what it was made
+//! as, whoever else finds it.
 
 use super::super::MmuEnv;
 use super::desk::Desk;
@@ -73,7 +75,8 @@ impl Copies {
         self.packs.nr_frames()
     }
 
-    /// A copy of what a frame holds, which others may write to meanwhile, and whether there was the same one already. `None`: there is no memory.
+    /// A copy of what a frame holds, which others may write to meanwhile, and whether there was the same one already.
+    /// `None`: there is no memory.
     pub(super) fn keep(&mut self, page: Mfn, form: Form, env: &(impl Keep + MmuEnv)) -> Option<(Kept, bool)> {
         self.desk.look_at(page, env);
         let sum = self.desk.sum();

@@ -1,7 +1,9 @@
-//! Where pages are looked at, packed (LZ4) and unpacked: one for all, as the lock of all snapshots is held. Stacks have 32 KiB, and this takes 28.
+//! Where pages are looked at, packed (LZ4) and unpacked: one for all, as the lock of all snapshots is held. Stacks have
+//! 32 KiB, and this takes 28.
 //!
-//! What is packed is a guest's, and may be anything: the library's encoder and decoder are those without `unsafe`, take nothing from the heap, and go
-//! through a page once. What is unpacked is our own; should it not be a page, whoever asked for it is told.
+//! What is packed is a guest's, and may be anything: the library's encoder and decoder are those without `unsafe`, take
+//! nothing from the heap, and go through a page once. What is unpacked is our own; should it not be a page, whoever
+//! asked for it is told.
 
 use super::super::MmuEnv;
 use super::packs::{Place, MOST};

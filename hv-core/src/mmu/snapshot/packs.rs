@@ -1,8 +1,9 @@
 //! Frames that hold several packed copies each.
 //!
-//! A frame is 64 units of 64 bytes, and a word says which of them are in use. A piece is some units in a row. It goes into the frame whose largest gap is the
-//! smallest that it fits into, and takes another frame only if it fits into none; with its last piece a frame goes back. So there are never more frames than
-//! pieces: however pieces come and go, they take no more than if none were packed. Nothing is moved, since whoever has a piece knows where it is.
+//! A frame is 64 units of 64 bytes, and a word says which of them are in use. A piece is some units in a row. It goes
+//! into the frame whose largest gap is the smallest that it fits into, and takes another frame only if it fits into
+//! none; with its last piece a frame goes back. So there are never more frames than pieces: however pieces come and go,
+//! they take no more than if none were packed. Nothing is moved, since whoever has a piece knows where it is.
 //!
 //! Frames with gaps of one size are in a list, which their entries are linked into: to give a piece up takes no memory.
 
@@ -18,8 +19,8 @@ const _: () = assert!(UNIT * UNITS == PAGE_SIZE && UNITS == u64::BITS as usize);
 /// What is larger is not packed: three quarters of a page.
 pub(super) const MOST: usize = PAGE_SIZE / 4 * 3;
 
-/// Where a copy is: in a frame of its own, or packed in a part of one. The frame's number, the first unit and how many bytes it has in one word: there is
-/// one of these for each frame of a domain.
+/// Where a copy is: in a frame of its own, or packed in a part of one. The frame's number, the first unit and how many
+/// bytes it has in one word: there is one of these for each frame of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place(u64);
 

@@ -1,5 +1,5 @@
-//! Lists that are as long as a domain has frames, in pages: there may be no memory in larger pieces. What has the pages in their order
-//! cannot be in pages itself, so it is asked for as well.
+//! Lists that are as long as a domain has frames, in pages: there may be no memory in larger pieces. What has the pages
+//! in their order cannot be in pages itself, so it is asked for as well.
 
 use super::Keep;
 use crate::snapshot::Stop;

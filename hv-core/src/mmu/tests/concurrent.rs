@@ -7,8 +7,8 @@ use std::thread;
 
 const ROUNDS: u32 = 3000;
 
-/// Two CPUs pin and unpin an L1 table and a descriptor page under the owner's lock; two CPUs of others take writable and
-/// general references on the same frames. A frame is never both, and in the end nothing is left over.
+/// Two CPUs pin and unpin an L1 table and a descriptor page under the owner's lock; two CPUs of others take writable
+/// and general references on the same frames. A frame is never both, and in the end nothing is left over.
 #[test]
 fn counts_stay_right_under_concurrency() {
     let (m, lock) = machine();
@@ -77,8 +77,8 @@ fn a_frame_is_freed_once() {
     }
 }
 
-/// One CPU drops the last reference to a page that the hypervisor wrote to. When it has read the clock another one, of the same domain, flushes its
-/// TLB, maps the page, writes to it and unmaps it.
+/// One CPU drops the last reference to a page that the hypervisor wrote to. When it has read the clock another one, of
+/// the same domain, flushes its TLB, maps the page, writes to it and unmaps it.
 #[test]
 fn an_end_that_was_overtaken_by_another_use_is_as_late_as_that() {
     let (m, mut lock) = machine();

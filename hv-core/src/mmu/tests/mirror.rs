@@ -103,7 +103,8 @@ fn refuel(m: &Machine, steps: i64) {
     m.fuel.store(steps, std::sync::atomic::Ordering::SeqCst);
 }
 
-/// What another vCPU began to take down comes first. Who shares or gives back loses nothing over it, and has it go on each time.
+/// What another vCPU began to take down comes first. Who shares or gives back loses nothing over it, and has it go on
+/// each time.
 #[test]
 fn sharing_waits_for_what_is_taken_down() {
     let (m, mut lock, root) = rooted();
@@ -136,8 +137,8 @@ fn sharing_waits_for_what_is_taken_down() {
     m.mmu().release_root(root, &mut lock).unwrap();
 }
 
-/// The domain has taken its tables out of its root, and giving back is preempted over and over: who looks at the mirror in between, or goes on
-/// with it, finds no entry without a reference.
+/// The domain has taken its tables out of its root, and giving back is preempted over and over: who looks at the mirror
+/// in between, or goes on with it, finds no entry without a reference.
 #[test]
 fn a_mirror_that_is_given_back_in_part_refers_to_nothing_that_it_does_not_hold() {
     let (m, mut lock) = machine();

@@ -292,7 +292,8 @@ fn functions_have_places_of_their_own() {
 }
 
 proptest! {
-    /// Whatever is asked: an answer, and the machine is asked for nothing that cannot be (the fake looks), nor are its base addresses written.
+    /// Whatever is asked: an answer, and the machine is asked for nothing that cannot be (the fake looks), nor are its
+    /// base addresses written.
     #[test]
     fn any_request_has_an_answer(
         requests in prop::collection::vec((0u32..8, 0u32..3, 0u32..3, 0u32..9, -8i32..4104, -1i32..6, any::<u32>()), 1..64)

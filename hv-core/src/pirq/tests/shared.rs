@@ -26,7 +26,8 @@ fn a_domain_that_does_not_answer_does_not_keep_a_shared_line() {
     assert_eq!((look.irq, look.is_level, look.is_message, look.fired), (19, true, false, 1));
     assert_eq!(seen, [(0, false, false), (5, false, true)]);
     assert!(i.look(20).is_none());
-    // Its device goes on asking. Both are told, one is waited for, and the line fires no more than a hundred times a second.
+    // Its device goes on asking. Both are told, one is waited for, and the line fires no more than a hundred times a
+    // second.
     let told = i.fired(19, 101 * MS);
     assert_eq!((told.iter().count(), told.wake_ns), (2, Some(111 * MS)));
     assert!(i.look(0).unwrap().sharers().map(|s| s.is_waited_for).eq([true, false]));
@@ -105,7 +106,8 @@ fn told_of(i: &mut Ints, from: u64, ns: u64, asks_at: impl Fn(u64) -> bool) -> u
     told
 }
 
-/// Who answers as soon as he is not waited for any more, and never before, costs the others as much as who never answers.
+/// Who answers as soon as he is not waited for any more, and never before, costs the others as much as who never
+/// answers.
 #[test]
 fn a_domain_that_is_late_each_time_keeps_a_shared_line_for_no_longer() {
     let mut i = shared();
@@ -139,8 +141,8 @@ fn a_domain_that_is_late_each_time_keeps_a_shared_line_for_no_longer() {
     assert!(!i.look(19).unwrap().sharers().any(|s| s.is_late));
 }
 
-/// How often the line fires in the second second, while domain 0 answers at once and 5 does as `answer` says, which is told since when it is
-/// waited for.
+/// How often the line fires in the second second, while domain 0 answers at once and 5 does as `answer` says, which is
+/// told since when it is waited for.
 fn fires_while(mut answer: impl FnMut(&mut Ints, u64, u64)) -> usize {
     let mut i = shared();
     i.eoi(0, 19, 0).unwrap();
@@ -227,7 +229,8 @@ fn a_line_that_a_domain_left_in_order_is_soon_as_before() {
     assert_eq!(i.next_wake(), None, "a domain alone on a line keeps it as long as it likes");
 }
 
-/// What waits while the line is held asks as soon as it is opened: that alone does not make it a device that nobody serves.
+/// What waits while the line is held asks as soon as it is opened: that alone does not make it a device that nobody
+/// serves.
 #[test]
 fn a_line_that_a_domain_left_is_its_others_also_if_they_are_busy() {
     for was_left_asking in [false, true] {

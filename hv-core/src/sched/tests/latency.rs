@@ -24,8 +24,8 @@ const DRIVER_DOMAIN: usize = 1;
 /// The first interactive guest and the busy ones beside it; the next three follow.
 const GUEST: usize = 2;
 
-/// For each pCPU an interactive guest and two busy ones with weights 1:2. The control domain has interrupts too, and from
-/// time to time long work; a driver domain has only interrupts.
+/// For each pCPU an interactive guest and two busy ones with weights 1:2. The control domain has interrupts too, and
+/// from time to time long work; a driver domain has only interrupts.
 fn busy_machine(cpus: usize, t: Traffic) -> Sim {
     let server = (SERVER, 256, Warp::DRIVER, ANY_PCPU);
     let mut who = vec![server, server];

@@ -20,8 +20,8 @@ pub struct DirectMap;
 
 impl Memory for DirectMap {
     fn bytes(&mut self, first: Mfn, len: usize) -> &mut [u8] {
-        // SAFETY: the builder names frames of the domain only, which does not run yet: they are RAM in the direct map, and
-        // nothing else refers to their contents while the result borrows `self`.
+        // SAFETY: the builder names frames of the domain only, which does not run yet: they are RAM in the direct map,
+        // and nothing else refers to their contents while the result borrows `self`.
         unsafe { core::slice::from_raw_parts_mut(phys_to_virt(first.addr()), len) }
     }
 }
@@ -90,7 +90,8 @@ fn order_of(bytes: usize) -> u32 {
     bytes.div_ceil(PAGE_SIZE).next_power_of_two().trailing_zeros()
 }
 
-/// Finds all frames of the domain: its part of the chunk (the rest is given back), the initrd's own (if it has it by frame number), and others.
+/// Finds all frames of the domain: its part of the chunk (the rest is given back), the initrd's own (if it has it by
+/// frame number), and others.
 pub fn collect(layout: &Layout, chunk: Mfn, initrd: Option<&Module>) -> Result<FrameMap, Failure> {
     let mut map = FrameMap::default();
     map.push(Extent { mfn: chunk, nr: layout.chunk_pages });
@@ -112,15 +113,17 @@ pub fn collect(layout: &Layout, chunk: Mfn, initrd: Option<&Module>) -> Result<F
     Ok(map)
 }
 
-/// Address bits of low memory. Some devices reach no other; and DMA to another domain's frame costs Linux least if the frame has a low number.
+/// Address bits of low memory. Some devices reach no other; and DMA to another domain's frame costs Linux least if the
+/// frame has a low number.
 const LOW_BITS: u32 = 28;
-/// So many frames of it should be free: 96 MiB. Linux takes 64 MiB for its bounce buffers (swiotlb) from where memory begins.
+/// So many frames of it should be free: 96 MiB. Linux takes 64 MiB for its bounce buffers (swiotlb) from where memory
+/// begins.
 const LOW_FREE: u64 = 96 << (20 - PAGE_SHIFT);
 /// What is moved at one time: 2 MiB.
 const PIECE_ORDER: u32 = 9;
 
-/// Loaders put modules where memory begins. Moves the beginning of an initrd from there to where there is more, until enough of low memory is free, and
-/// enters the new frames in `map`. How many there are.
+/// Loaders put modules where memory begins. Moves the beginning of an initrd from there to where there is more, until
+/// enough of low memory is free, and enters the new frames in `map`. How many there are.
 fn move_up(initrd: &Module, map: &mut FrameMap) -> u64 {
     let nr = 1 << PIECE_ORDER;
     let first = initrd.frames().0;

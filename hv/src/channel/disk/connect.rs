@@ -124,7 +124,8 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
         return Err(Errno::EBUSY);
     }
     let (guest, front) = (living(connected.request.guest)?, living(connected.request.backend)?);
-    // A guest that was moved goes on elsewhere: it has asked there for what waits here, and may have written something else since.
+    // A guest that was moved goes on elsewhere: it has asked there for what waits here, and may have written something
+    // else since.
     if guest.has_stopped() {
         return Err(Errno::EAGAIN);
     }
@@ -206,7 +207,8 @@ pub fn detach(name: Name) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes a disk's back end away if it has one, and its requests are answered with errors until there is another. ENOENT.
+/// Takes a disk's back end away if it has one, and its requests are answered with errors until there is another.
+/// ENOENT.
 pub fn give_up(name: Name) -> Result<(), Errno> {
     let mut config = CONFIG.lock();
     let (place, connected) = config.find(name)?;
@@ -277,7 +279,8 @@ pub fn lost_port(cookie: u32) {
 /// Disks that are let go between two looks at what else there is to do.
 const FORGET_STEPS: usize = 8;
 
-/// Lets all disks go that `d`, which is dying, has or that are granted to it, and takes it away as a back end. ERESTART: to be called again.
+/// Lets all disks go that `d`, which is dying, has or that are granted to it, and takes it away as a back end.
+/// ERESTART: to be called again.
 pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
     let mut config = CONFIG.lock();
     for _ in 0..FORGET_STEPS {
@@ -295,8 +298,9 @@ pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
     Err(Errno::ERESTART)
 }
 
-/// Takes `d`, which is about to lose a device, away as a back end: with the device gone it would answer with errors, and it may run on for a while,
-/// as under `xl destroy`, which takes devices away first. Who keeps its medium is attached again. ERESTART: to be called again.
+/// Takes `d`, which is about to lose a device, away as a back end: with the device gone it would answer with errors,
+/// and it may run on for a while, as under `xl destroy`, which takes devices away first. Who keeps its medium is
+/// attached again. ERESTART: to be called again.
 pub fn lose_device(d: &Domain) -> Result<(), Errno> {
     let mut config = CONFIG.lock();
     let mut served = config.disks.iter_mut().filter(|(_, c)| c.back == Some(d.id));

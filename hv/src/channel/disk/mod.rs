@@ -1,13 +1,14 @@
 //! Guests' disks: the hypervisor's end of their rings, and of those of the driver domain's own back ends behind them.
 //!
-//! The control domain's daemon connects a guest's disk ([`connect`]) and attaches a back end to it ([`attach`]), another one when that is
-//! dead. What a request is and what becomes of it is decided in the crate `channel`; here are locks, time, grants and events. What is
-//! promised is `docs/channels.md`.
+//! The control domain's daemon connects a guest's disk ([`connect`]) and attaches a back end to it ([`attach`]),
+//! another one when that is dead. What a request is and what becomes of it is decided in the crate `channel`; here are
+//! locks, time, grants and events. What is promised is `docs/channels.md`.
 //!
-//! The front end that the driver domain's back end sees is the domain that the guest grants to, which never runs: ring and pages between
-//! the two are its own memory, granted to the driver domain by the daemon. The hypervisor uses them by the same grants. A grant is
-//! somebody's alone as long as it is in use, so pages that a dead back end, or a device for it, may still reach cannot be attached again; what
-//! waits in them is kept in use here until there is another back end, and copied into that one's pages.
+//! The front end that the driver domain's back end sees is the domain that the guest grants to, which never runs: ring
+//! and pages between the two are its own memory, granted to the driver domain by the daemon. The hypervisor uses them
+//! by the same grants. A grant is somebody's alone as long as it is in use, so pages that a dead back end, or a device
+//! for it, may still reach cannot be attached again; what waits in them is kept in use here until there is another back
+//! end, and copied into that one's pages.
 //!
 //! Lock order: what is connected, a disk, what is shared; then the locks of domains (grants, events):
 //! rows 40, 60, 90, 180 and 190 of `docs/architecture.md`.
@@ -246,7 +247,8 @@ pub fn serve(cookie: u32) -> bool {
     if left.room {
         go_on(name.place());
     }
-    // The guest's requests are not the work of a back end that has told of its answers: the guest could have it do that for as long as it likes.
+    // The guest's requests are not the work of a back end that has told of its answers: the guest could have it do that
+    // for as long as it likes.
     let is_others = cookie & BACK_EVENT != 0 && left.more && !left.has_answers;
     if is_others {
         wake(name, tsc::now_ns());
@@ -288,7 +290,8 @@ pub fn look() -> bool {
     more
 }
 
-/// The disk in a place gets what is left of a portion, and those that wait for its driver domain what room there is. `true`: there is more to do.
+/// The disk in a place gets what is left of a portion, and those that wait for its driver domain what room there is.
+/// `true`: there is more to do.
 fn look_at(place: usize, budget: &mut u32) -> bool {
     *budget = budget.saturating_sub(EACH);
     let left = {

@@ -1,6 +1,7 @@
 //! Disks that one driver domain serves: each has its share of what that does, by weight.
 //!
-//! What is shared is decided in the crate `channel`; here is who shares with whom. A disk whose driver domain has no other takes no lock.
+//! What is shared is decided in the crate `channel`; here is who shares with whom. A disk whose driver domain has no
+//! other takes no lock.
 
 use super::{wake, Name, DISKS};
 use crate::arch::tsc;
@@ -37,7 +38,8 @@ impl Common {
         self.dma_faults.has_any()
     }
 
-    /// Whether to believe the answers that are in its rings by now. An IOMMU may have stopped a device before one of them came, and be about to tell.
+    /// Whether to believe the answers that are in its rings by now. An IOMMU may have stopped a device before one of
+    /// them came, and be about to tell.
     #[inline]
     pub fn belief(&self) -> Belief {
         let is_doubtful = self.dma_faults.is_watched() && iommu::has_news();

@@ -1,6 +1,7 @@
 //! Frames that domains let go, on their way to the allocator: translations of them may still be in TLBs, also in
-//! those of IOMMUs, so they wait here, and go on in batches after one flush. Their contents are wiped when a domain gets them again.
-//! Those that a snapshot notes do not go on: they are away until their owner goes back to it, or it is dropped.
+//! those of IOMMUs, so they wait here, and go on in batches after one flush. Their contents are wiped when a domain
+//! gets them again. Those that a snapshot notes do not go on: they are away until their owner goes back to it, or it is
+//! dropped.
 
 use crate::arch::tlb;
 use crate::cpu::percpu::this_cpu;

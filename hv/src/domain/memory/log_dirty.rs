@@ -1,9 +1,9 @@
 //! The log of a domain's writes to its memory, by pseudo-physical frame: for live migration.
 //!
-//! Who writes, and where that is noted: the domain itself, at the fault by which its cache of page tables gets a writable
-//! entry ([`crate::pv::vtlb`]); the hypervisor in page tables and descriptors on its behalf ([`super::mmu_env`]); users of
-//! grants when they begin and end, and at every reading of the log while they last; event and `vcpu_info` pages at every
-//! reading. Pages that are new to the domain count as written.
+//! Who writes, and where that is noted: the domain itself, at the fault by which its cache of page tables gets a
+//! writable entry ([`crate::pv::vtlb`]); the hypervisor in page tables and descriptors on its behalf
+//! ([`super::mmu_env`]); users of grants when they begin and end, and at every reading of the log while they last;
+//! event and `vcpu_info` pages at every reading. Pages that are new to the domain count as written.
 //!
 //! As in Xen, what the control domain's tools write through mappings of their own is not noted.
 
@@ -22,8 +22,9 @@ static LOGGED: AtomicU32 = AtomicU32::new(0);
 
 /// A domain's log.
 pub struct DirtyLog {
-    /// Of nothing while it is off. Anybody may be looking at it: who changes what it is does no more than that under the lock, and whoever has it
-    /// waits for nobody. A vCPU of the domain never waits for it: what it is changes only while all of them are held still. [`WriteLog`] asks for that.
+    /// Of nothing while it is off. Anybody may be looking at it: who changes what it is does no more than that under
+    /// the lock, and whoever has it waits for nobody. A vCPU of the domain never waits for it: what it is changes only
+    /// while all of them are held still. [`WriteLog`] asks for that.
     log: RwLock<Log>,
     enabled: AtomicBool,
 }

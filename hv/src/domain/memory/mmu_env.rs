@@ -25,7 +25,8 @@ pub fn mmu() -> Mmu<'static, Env> {
     Mmu::new(&ENV)
 }
 
-/// `dom` is about to get the `count` frames from `first`. `false`: there is no memory for the tables that let its devices reach them.
+/// `dom` is about to get the `count` frames from `first`. `false`: there is no memory for the tables that let its
+/// devices reach them.
 pub fn make_dma_room(dom: DomId, first: Mfn, count: u64) -> bool {
     !iommu::is_tracking() || owners().dma_make_room(dom, first, count)
 }
@@ -206,8 +207,8 @@ impl MmuEnv for Env {
     }
     fn read_bytes(&self, page: Mfn, offset: usize, to: &mut [u8]) {
         assert!(offset <= PAGE_SIZE && to.len() <= PAGE_SIZE - offset, "bytes of one page are read");
-        // SAFETY: the frame is RAM in the direct map and the caller holds a reference to it; the bytes are in it, and `to` is none of guests'
-        // memory. Word by word it would take five times as many instructions.
+        // SAFETY: the frame is RAM in the direct map and the caller holds a reference to it; the bytes are in it, and
+        // `to` is none of guests' memory. Word by word it would take five times as many instructions.
         unsafe { core::ptr::copy(phys_to_virt(page.addr()).add(offset), to.as_mut_ptr(), to.len()) };
     }
     fn write_bytes(&self, page: Mfn, offset: usize, from: &[u8]) {

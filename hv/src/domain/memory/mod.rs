@@ -67,8 +67,8 @@ impl DomainMm {
         self.lock.lock()
     }
 
-    /// Serialises switching the log of writes on and off, and reading it; and keeps it off while the domain gets what cannot be logged. Where
-    /// that goes on which was preempted.
+    /// Serialises switching the log of writes on and off, and reading it; and keeps it off while the domain gets what
+    /// cannot be logged. Where that goes on which was preempted.
     pub fn lock_log(&self) -> MutexGuard<'_, Place> {
         self.logging.lock()
     }
@@ -102,7 +102,8 @@ impl DomainMm {
         self.arrivals.enter()
     }
 
-    /// Enters `pages` more into its account, if it may have them. Whether others have claimed what there is, who allocates them finds out.
+    /// Enters `pages` more into its account, if it may have them. Whether others have claimed what there is, who
+    /// allocates them finds out.
     #[must_use]
     pub fn charge(&self, pages: u64) -> bool {
         let limit = self.max_pages();
@@ -141,8 +142,8 @@ impl DomainMm {
     }
 
     /// Takes back all memory of the domain, which is dying: its vCPUs run no more, and what they and the domain's other
-    /// parts referred to was dropped. ERESTART: to be called again. Frames that others still map stay until those let go:
-    /// see [`Self::tot_pages`].
+    /// parts referred to was dropped. ERESTART: to be called again. Frames that others still map stay until those let
+    /// go: see [`Self::tot_pages`].
     pub fn relinquish(&self) -> Result<(), Errno> {
         if !self.arrivals.close() {
             return Err(Errno::ERESTART);

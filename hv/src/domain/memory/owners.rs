@@ -1,5 +1,5 @@
-//! What the memory shell asks of domains, by number. It lies below them, so they install what answers, once, before there is
-//! any.
+//! What the memory shell asks of domains, by number. It lies below them, so they install what answers, once, before
+//! there is any.
 
 use crate::sync::Once;
 use hv_core::mmu::IoAccess;
@@ -20,7 +20,8 @@ pub trait Owners: Sync {
     fn loan_ended(&self, dom: DomId);
     /// `mfn` of `dom` was written on its behalf: its log notes it, if it has one.
     fn mark_written(&self, dom: DomId, mfn: Mfn);
-    /// `dom` is about to get the `count` frames from `first`. `false`: there is no memory for the tables that let its devices reach them.
+    /// `dom` is about to get the `count` frames from `first`. `false`: there is no memory for the tables that let its
+    /// devices reach them.
     fn dma_make_room(&self, dom: DomId, first: Mfn, count: u64) -> bool;
     /// Frame `mfn` of `dom` became writable.
     fn dma_allow(&self, dom: DomId, mfn: Mfn);

@@ -1,8 +1,8 @@
 //! Links that outlive their drivers: the shell around `hv_core::passthrough::link`.
 //!
-//! While the next driver begins, it may read the page of registers that matters, but its writes to it fault, and `pv::mmio_ro` has them done
-//! here, as far as they leave the link alone. When the driver has begun, the page is its own: the mapping by which it wrote becomes what the
-//! driver had asked for, and so does any other at its next write.
+//! While the next driver begins, it may read the page of registers that matters, but its writes to it fault, and
+//! `pv::mmio_ro` has them done here, as far as they leave the link alone. When the driver has begun, the page is its
+//! own: the mapping by which it wrote becomes what the driver had asked for, and so does any other at its next write.
 
 use super::{has_stopped, owner_of, ownership, while_owned};
 use crate::arch::pci::{self, command, reg, Sbdf};

@@ -1,7 +1,7 @@
 //! Functions of a domain that is rolled back: they stay its own, and are reset.
 //!
-//! What a function does with interrupts and messages is the interrupts' to say; its translations stay. It is confined to them anew, as it may be
-//! one that the IOMMU was told not to report any more.
+//! What a function does with interrupts and messages is the interrupts' to say; its translations stay. It is confined
+//! to them anew, as it may be one that the IOMMU was told not to report any more.
 
 use super::{confine, owner_of, ownership};
 use crate::arch::pci::{self, reg, Sbdf};
@@ -87,9 +87,9 @@ pub fn check_reset(d: &Domain, configs: &[Config]) -> Result<(), Sbdf> {
     configs.iter().map(|config| config.at).find(|at| !is_fit(*at)).map_or(Ok(()), Err)
 }
 
-/// Ends accesses to memory and interrupts of a function of `d`'s, which stays its, and resets it by its own registers, if its kind is
-/// known: for a while, then ERESTART. ENODEV: it is not the domain's, or leaves it. EIO: it could not be reset, and has no function-level
-/// reset, which is the caller's to begin. Until [`revive`] nobody can use it.
+/// Ends accesses to memory and interrupts of a function of `d`'s, which stays its, and resets it by its own registers,
+/// if its kind is known: for a while, then ERESTART. ENODEV: it is not the domain's, or leaves it. EIO: it could not be
+/// reset, and has no function-level reset, which is the caller's to begin. Until [`revive`] nobody can use it.
 pub fn silence(at: Sbdf, d: &Domain) -> Result<(), Errno> {
     let mut table = ownership().lock();
     let entry = table.find(at).filter(|e| e.is_kept_by(owner_of(d))).ok_or(Errno::ENODEV)?;
@@ -105,9 +105,9 @@ pub fn silence(at: Sbdf, d: &Domain) -> Result<(), Errno> {
     is_as_new.then_some(()).ok_or(Errno::EIO)
 }
 
-/// Makes a function of `d`'s, which was reset, what it was when `config` was noted, but for what its driver has told it: its messages
-/// are those that are mapped now, and what it had been stopped for is over. ENODEV: it is not the domain's, or leaves it, or does not come
-/// back.
+/// Makes a function of `d`'s, which was reset, what it was when `config` was noted, but for what its driver has told
+/// it: its messages are those that are mapped now, and what it had been stopped for is over. ENODEV: it is not the
+/// domain's, or leaves it, or does not come back.
 pub fn revive(config: &Config, d: &Domain) -> Result<(), Errno> {
     let mut table = ownership().lock();
     let at = config.at;

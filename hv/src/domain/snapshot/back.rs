@@ -21,7 +21,8 @@ use xen_abi::event::Port;
 /// Word `n` (0 to 511) of the shared_info page of `d`.
 pub(super) fn shared_word(d: &Domain, n: usize) -> &AtomicU64 {
     debug_assert!(n < x86::PAGE_SIZE / 8);
-    // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest's writes are met by atomics.
+    // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest's writes are met by
+    // atomics.
     unsafe { AtomicU64::from_ptr(d.shared_info_ptr().cast::<u64>().add(n)) }
 }
 

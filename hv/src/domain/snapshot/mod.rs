@@ -1,12 +1,15 @@
 //! Snapshots of domains: what a domain is, noted while it is paused, and the way back to that in place.
 //!
-//! The decisions are `hv_core`'s ([`hv_core::snapshot`]); here they are put in order. A domain keeps its number, its frames, its event
-//! channels, its grants and its devices: what goes back is what is in the frames and what its vCPUs are. [`back`] has the way back.
+//! The decisions are `hv_core`'s ([`hv_core::snapshot`]); here they are put in order. A domain keeps its number, its
+//! frames, its event channels, its grants and its devices: what goes back is what is in the frames and what its vCPUs
+//! are. [`back`] has the way back.
 //!
-//! Both are long, and executed again and again until they have ended; what is under way is in [`SNAPSHOTS`], and the domain's vCPUs have a
-//! stop bit of their own until it has ended. If it cannot end, they keep that: then the domain is fit for nothing but to be destroyed.
+//! Both are long, and executed again and again until they have ended; what is under way is in [`SNAPSHOTS`], and the
+//! domain's vCPUs have a stop bit of their own until it has ended. If it cannot end, they keep that: then the domain is
+//! fit for nothing but to be destroyed.
 //!
-//! Lock order: [`SNAPSHOTS`], row 120 of `docs/architecture.md`, then any lock of a domain. It may be waited for by who holds vCPUs; who has it waits for none that another holds.
+//! Lock order: [`SNAPSHOTS`], row 120 of `docs/architecture.md`, then any lock of a domain. It may be waited for by who
+//! holds vCPUs; who has it waits for none that another holds.
 
 mod back;
 mod vcpu;
@@ -169,8 +172,8 @@ fn let_run(d: &Domain) {
     d.vcpus().for_each(|v| sched::start(v, stop::SNAPSHOT));
 }
 
-/// Notes what `d` is. `form`: how its copies are kept; what the first call said counts. `has_twin`: it has one. Errors: see CHANNELOP_SNAPSHOT_TAKE;
-/// ERESTART.
+/// Notes what `d` is. `form`: how its copies are kept; what the first call said counts. `has_twin`: it has one. Errors:
+/// see CHANNELOP_SNAPSHOT_TAKE; ERESTART.
 pub fn take(d: &Domain, form: Form, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
     let mut snapshots = SNAPSHOTS.lock();
     let Snapshots { all, copies } = &mut *snapshots;
@@ -247,7 +250,8 @@ fn go_on_taking(
     Ok(())
 }
 
-/// Notes the rest. Event channels and the pages that events are in are noted at one moment: who sends some does so before or after.
+/// Notes the rest. Event channels and the pages that events are in are noted at one moment: who sends some does so
+/// before or after.
 fn keep_rest(d: &Domain, held: &AllHeld<'_>, memory: &mut Memory, copies: &mut Copies) -> Result<Rest, Stop> {
     let no_memory = |_: Errno| Stop::NoMemory;
     let mut vcpus = Vec::new();
@@ -262,7 +266,8 @@ fn keep_rest(d: &Domain, held: &AllHeld<'_>, memory: &mut Memory, copies: &mut C
     })
     .map_err(no_memory)?;
     let events = channels.save(|page| page.mfn().raw()).map_err(no_memory)??;
-    // Pages with events were copied before; but who sends some writes them, and knows better than the copy what is queued.
+    // Pages with events were copied before; but who sends some writes them, and knows better than the copy what is
+    // queued.
     let mut pages = Ok(());
     let mut again = |mfn| pages = pages.and_then(|()| mmu().keep_again(mfn, memory, copies));
     events.for_each_page(|name| again(Mfn::new(name)));

@@ -19,8 +19,8 @@ use xen_abi::trap::TrapInfo;
 /// In [`SavedVcpu::info`]: it was where it is at first.
 const NO_FRAME: u64 = !0;
 
-/// All that a vCPU is, but for what the tools and the scheduler have to say (affinity, weight) and what it was waiting for: it finds
-/// events for all that it could have waited for.
+/// All that a vCPU is, but for what the tools and the scheduler have to say (affinity, weight) and what it was waiting
+/// for: it finds events for all that it could have waited for.
 pub struct SavedVcpu {
     /// Its number.
     pub id: u32,
@@ -125,8 +125,8 @@ impl SavedVcpu {
         Ok(())
     }
 
-    /// Gives `v`, which has let go of all, its page tables again, and its `vcpu_info`. ERESTART: to be called again. Others: it cannot be,
-    /// and it must not run.
+    /// Gives `v`, which has let go of all, its page tables again, and its `vcpu_info`. ERESTART: to be called again.
+    /// Others: it cannot be, and it must not run.
     pub fn take_hold(&self, v: &Held<'_>) -> Result<(), Errno> {
         if self.has_context {
             let frames = self.gdt_frames.map(Mfn::raw);
@@ -139,14 +139,15 @@ impl SavedVcpu {
         if v.info_frame.load(Ordering::Acquire) == NO_FRAME {
             let page = v.domain().mm.take_writable(mfn).ok_or(Errno::EBUSY)?;
             v.info_frame.store(mfn.raw(), Ordering::Release);
-            // SAFETY: the page stays the domain's, and writable, by the reference just taken, which `info_frame` records; the
-            // offset is that of a `vcpu_info` that was there before.
+            // SAFETY: the page stays the domain's, and writable, by the reference just taken, which `info_frame`
+            // records; the offset is that of a `vcpu_info` that was there before.
             unsafe { v.set_info(page.add(self.info.1)) };
         }
         Ok(())
     }
 
-    /// Makes the state of `v` what it was, which has page tables by [`Self::take_hold`], since it was held. It does not wait for anything; its timers have as much time left as they had.
+    /// Makes the state of `v` what it was, which has page tables by [`Self::take_hold`], since it was held. It does not
+    /// wait for anything; its timers have as much time left as they had.
     pub fn put_back(&self, v: &Held<'_>) {
         self.put_back_kernel(v);
         self.put_back_registers(v);

@@ -48,8 +48,8 @@ pub(super) fn get_context(r: &Request) -> Outcome {
     })
 }
 
-/// Sets them. There are no virtual machine checks, so what follows them is not looked at. EINVAL for addresses that are not
-/// canonical, and for a structure that is too short; EBUSY as for a context.
+/// Sets them. There are no virtual machine checks, so what follows them is not looked at. EINVAL for addresses that are
+/// not canonical, and for a structure that is too short; EBUSY as for a context.
 pub(super) fn set_context(r: &Request) -> Outcome {
     let request: ExtVcpuContext = r.read()?;
     if request.size < op::EXT_VCPUCONTEXT_BASE
@@ -90,7 +90,8 @@ pub(super) fn get_state(r: &Request) -> Outcome {
     r.answer(&request)
 }
 
-/// Sets them. EINVAL for a size that cannot be, or components that the domain may not have; EOPNOTSUPP for a compact area; EBUSY as for a context.
+/// Sets them. EINVAL for a size that cannot be, or components that the domain may not have; EOPNOTSUPP for a compact
+/// area; EBUSY as for a context.
 pub(super) fn set_state(r: &Request) -> Outcome {
     let request: VcpuExtState = r.read()?;
     let d = r.other()?;
@@ -141,7 +142,8 @@ pub(super) fn get_msrs(r: &Request) -> Outcome {
     r.answer(&request)
 }
 
-/// Sets them. EINVAL for one that a guest does not have, or a value that it cannot have; the answer says which. E2BIG for more than
+/// Sets them. EINVAL for one that a guest does not have, or a value that it cannot have; the answer says which. E2BIG
+/// for more than
 /// [`MAX_MSRS`]; EBUSY as for a context.
 pub(super) fn set_msrs(r: &Request) -> Outcome {
     let mut request: VcpuMsrs = r.read()?;

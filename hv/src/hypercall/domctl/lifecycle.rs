@@ -19,8 +19,8 @@ use xen_abi::layout::DOMID_FIRST_RESERVED;
 /// Creation flags that mean something for a PV domain here.
 const KNOWN_FLAGS: u32 = op::CDF_IOMMU;
 
-/// Makes a domain: paused, without vCPUs and memory. Domain 0 or a reserved number as id asks for any free one, which is
-/// written back. Errors: EINVAL for flags and sizes that are not supported; EEXIST for an id in use; ENOMEM.
+/// Makes a domain: paused, without vCPUs and memory. Domain 0 or a reserved number as id asks for any free one, which
+/// is written back. Errors: EINVAL for flags and sizes that are not supported; EEXIST for an id in use; ENOMEM.
 pub(super) fn create(r: &mut Request) -> Outcome {
     let config: op::CreateDomain = r.read()?;
     let is_pv = config.flags & (op::CDF_HVM | op::CDF_HAP) == 0;
@@ -108,8 +108,8 @@ pub(crate) fn describe(d: &Domain) -> op::GetDomainInfo {
     }
 }
 
-/// Writes the stubs for hypercalls into a page of the domain's, for kernels that have no note that says where. EACCES for
-/// a page that it cannot write.
+/// Writes the stubs for hypercalls into a page of the domain's, for kernels that have no note that says where. EACCES
+/// for a page that it cannot write.
 pub(super) fn hypercall_init(r: &Request) -> Outcome {
     let d = r.target()?;
     let mfn = x86::Mfn::new(r.read::<op::HypercallInit>()?.gmfn);
@@ -123,8 +123,8 @@ pub(super) fn hypercall_init(r: &Request) -> Outcome {
     OK
 }
 
-/// The page: 32 bytes for each number. `push %rcx; push %r11; mov $number, %eax; syscall; pop %r11; pop %rcx; ret`; iret
-/// does not come back. Source: public/arch-x86/xen-x86_64.h.
+/// The page: 32 bytes for each number. `push %rcx; push %r11; mov $number, %eax; syscall; pop %r11; pop %rcx; ret`;
+/// iret does not come back. Source: public/arch-x86/xen-x86_64.h.
 fn hypercall_page() -> Box<[u8; x86::PAGE_SIZE]> {
     const STUB: usize = 32;
     const IRET: u8 = 23;

@@ -80,9 +80,9 @@ fn makes_objects(cmd: u32) -> bool {
     )
 }
 
-/// Operations on domains, for the control domain. Errors: EPERM for others; EACCES for another interface version; EFAULT;
-/// ESRCH for a domain that does not exist; ENOMEM; EINVAL for what a domain may not do to itself; ENOSYS for a command that is not
-/// served; what each command adds. Source: public/domctl.h, interface version 0x15.
+/// Operations on domains, for the control domain. Errors: EPERM for others; EACCES for another interface version;
+/// EFAULT; ESRCH for a domain that does not exist; ENOMEM; EINVAL for what a domain may not do to itself; ENOSYS for a
+/// command that is not served; what each command adds. Source: public/domctl.h, interface version 0x15.
 ///
 /// | command | what it adds |
 /// |---|---|
@@ -216,8 +216,8 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
         op::SET_CPU_POLICY => cpu_policy::set(&r),
         op::GET_CPU_POLICY => cpu_policy::get(&r),
         op::GET_PAGING_MEMPOOL_SIZE | op::SET_PAGING_MEMPOOL_SIZE => Err(Errno::EOPNOTSUPP),
-        // Kinds of guests, of memory and of supervision that there are not: emulated hardware, translated memory, debuggers
-        // and monitors outside the guest.
+        // Kinds of guests, of memory and of supervision that there are not: emulated hardware, translated memory,
+        // debuggers and monitors outside the guest.
         op::SETDEBUGGING
         | op::SUBSCRIBE
         | op::MEMORY_MAPPING

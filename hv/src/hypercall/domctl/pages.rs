@@ -12,8 +12,8 @@ use xen_abi::layout::DomId;
 /// Frames of one call; the tools know the limit.
 const MAX_FRAMES: u64 = 1024;
 
-/// Replaces each frame number in a list by what the frame is: a page table and its level, whether it is pinned; nothing in
-/// particular; or no frame of the domain's. E2BIG for more than 1024.
+/// Replaces each frame number in a list by what the frame is: a page table and its level, whether it is pinned; nothing
+/// in particular; or no frame of the domain's. E2BIG for more than 1024.
 pub(super) fn kinds(r: &Request) -> Outcome {
     let d = r.target()?;
     let request: op::GetPageFrameInfo3 = r.read()?;

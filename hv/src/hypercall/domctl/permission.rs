@@ -1,5 +1,5 @@
-//! Parts of devices that a domain may use. The control domain gives and takes what it has itself, and nothing else: what the hypervisor
-//! keeps from it, as the ports of PCI configuration space, would be anybody's otherwise.
+//! Parts of devices that a domain may use. The control domain gives and takes what it has itself, and nothing else:
+//! what the hypervisor keeps from it, as the ports of PCI configuration space, would be anybody's otherwise.
 
 use super::{shadow, Request};
 use crate::channel;
@@ -12,7 +12,8 @@ use x86::Mfn;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
 
-/// Permits or forbids a physical interrupt. EPERM: the caller has it not; EXDEV for a domain whose writes are logged; ERESTART.
+/// Permits or forbids a physical interrupt. EPERM: the caller has it not; EXDEV for a domain whose writes are logged;
+/// ERESTART.
 pub(super) fn irq(r: &Request) -> Outcome {
     let request: op::IrqPermission = r.read()?;
     let d = r.target()?;
@@ -25,8 +26,9 @@ pub(super) fn irq(r: &Request) -> Outcome {
     Ok(Done::Return(0))
 }
 
-/// A domain may use these registers from now on, or may not any more. EPERM: the caller, `by`, has not all of them; EBUSY: they are another domain's device's; EXDEV: its writes are logged; ERESTART. Who
-/// loses those of its only device is about to lose that.
+/// A domain may use these registers from now on, or may not any more. EPERM: the caller, `by`, has not all of them;
+/// EBUSY: they are another domain's device's; EXDEV: its writes are logged; ERESTART. Who loses those of its only
+/// device is about to lose that.
 fn registers(by: &Domain, d: &Domain, registers: Registers, allow: bool) -> Result<(), Errno> {
     let are_the_callers = match registers {
         Registers::Frames(first, last) => by.io.owns_frames(first, last),
@@ -47,8 +49,9 @@ fn registers(by: &Domain, d: &Domain, registers: Registers, allow: bool) -> Resu
     }
 }
 
-/// Permits or forbids I/O frames. What is forbidden the domain has mapped nowhere when it runs next. EINVAL for a range that wraps; EPERM for
-/// what the caller has not; EBUSY for the registers of another domain's device; EXDEV for a domain whose writes are logged; ERESTART.
+/// Permits or forbids I/O frames. What is forbidden the domain has mapped nowhere when it runs next. EINVAL for a range
+/// that wraps; EPERM for what the caller has not; EBUSY for the registers of another domain's device; EXDEV for a
+/// domain whose writes are logged; ERESTART.
 pub(super) fn iomem(r: &Request) -> Outcome {
     let request: op::IomemPermission = r.read()?;
     let last = request.nr_mfns.checked_sub(1).and_then(|n| request.first_mfn.checked_add(n)).ok_or(Errno::EINVAL)?;
@@ -62,8 +65,8 @@ pub(super) fn iomem(r: &Request) -> Outcome {
     Ok(Done::Return(0))
 }
 
-/// Permits or forbids I/O ports. EINVAL for ports beyond 65535; EPERM for what the caller has not; EBUSY for those of another domain's device; EXDEV for a
-/// domain whose writes are logged; ERESTART.
+/// Permits or forbids I/O ports. EINVAL for ports beyond 65535; EPERM for what the caller has not; EBUSY for those of
+/// another domain's device; EXDEV for a domain whose writes are logged; ERESTART.
 pub(super) fn ioport(r: &Request) -> Outcome {
     let request: op::IoportPermission = r.read()?;
     let last = request.nr_ports.checked_sub(1).and_then(|n| request.first_port.checked_add(n));

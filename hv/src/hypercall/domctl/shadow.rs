@@ -23,8 +23,8 @@ const STRIDE: u64 = 4096;
 const MAX_PAGES: u64 = 1 << 32;
 
 /// XEN_DOMCTL_SHADOW_OP_*: the log of writes. EINVAL for other modes of shadow tables, which do not exist here, and for
-/// reading a log that is off; EBUSY for switching it on twice, and for a reading while another one is preempted; EXDEV for a
-/// domain with devices; ENOMEM.
+/// reading a log that is off; EBUSY for switching it on twice, and for a reading while another one is preempted; EXDEV
+/// for a domain with devices; ENOMEM.
 pub(super) fn call(r: &mut Request) -> Outcome {
     let d = r.other()?;
     let mut request: ShadowOp = r.read()?;
@@ -48,8 +48,8 @@ pub(super) fn call(r: &mut Request) -> Outcome {
     }
 }
 
-/// The lock of the log of `d`, which is off and stays so as long as this is held: `d` may get a part of a device. EXDEV if it is on. ERESTART: it is
-/// somebody else's just now, who may be reading it and lets interrupts in.
+/// The lock of the log of `d`, which is off and stays so as long as this is held: `d` may get a part of a device. EXDEV
+/// if it is on. ERESTART: it is somebody else's just now, who may be reading it and lets interrupts in.
 pub(super) fn keep_off(d: &Domain) -> Result<MutexGuard<'_, Place>, Errno> {
     let lock = d.mm.try_lock_log().ok_or(Errno::ERESTART)?;
     if d.mm.log.is_enabled() {
@@ -60,7 +60,8 @@ pub(super) fn keep_off(d: &Domain) -> Result<MutexGuard<'_, Place>, Errno> {
 
 /// Does `f` while all vCPUs of `d` are held still: one at a time, and not while the domain is destroyed.
 ///
-/// It is not paused for that: what waits until a paused domain is to run again would have to be done here, before it goes on.
+/// It is not paused for that: what waits until a paused domain is to run again would have to be done here, before it
+/// goes on.
 fn while_held(d: &Domain, f: impl FnOnce(&AllHeld<'_>, &mut Place) -> Outcome) -> Outcome {
     // All of them at once. If another call lets them go meanwhile, those that are held stay.
     d.vcpus().for_each(|v| sched::halt(v, stop::LOG));
@@ -79,7 +80,8 @@ fn enable(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Outcome {
     if d.mm.log.is_enabled() {
         return Err(Errno::EBUSY);
     }
-    // What a snapshot writes on the way back is not logged. It stops each vCPU before it holds them, and looks for a log when it has.
+    // What a snapshot writes on the way back is not logged. It stops each vCPU before it holds them, and looks for a
+    // log when it has.
     held.try_each(|v| if v.stop.load(Ordering::Acquire) & stop::SNAPSHOT == 0 { Ok(()) } else { Err(Errno::EBUSY) })?;
     let result = go_on_enabling(d, held, place);
     if result.is_err_and(|errno| errno != Errno::ERESTART) {
@@ -88,10 +90,12 @@ fn enable(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Outcome {
     result.map(|()| Done::Return(0))
 }
 
-/// Makes caches, and then the log. vCPUs that have a cache may run on it before there is a log: when they are loaded again it is empty.
+/// Makes caches, and then the log. vCPUs that have a cache may run on it before there is a log: when they are loaded
+/// again it is empty.
 /// ERESTART: to be called again.
 fn go_on_enabling(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Result<(), Errno> {
-    // Devices write without a fault. Whoever gives it a part of one looks whether it is logged, under the lock that is held here.
+    // Devices write without a fault. Whoever gives it a part of one looks whether it is logged, under the lock that is
+    // held here.
     if d.io.has_io() || passthrough::nr_functions(d) != 0 {
         return Err(Errno::EXDEV);
     }

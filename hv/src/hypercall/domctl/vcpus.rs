@@ -41,8 +41,9 @@ pub(super) fn set_max(r: &Request) -> Outcome {
     OK
 }
 
-/// vCPU `id` of `d`, held still, so that its state is changed. ENOENT if there is none; EBUSY while the domain is noted or on its way back, which
-/// take several executions and count on what they have left, and if it could not go all the way; ERESTART.
+/// vCPU `id` of `d`, held still, so that its state is changed. ENOENT if there is none; EBUSY while the domain is noted
+/// or on its way back, which take several executions and count on what they have left, and if it could not go all the
+/// way; ERESTART.
 pub(super) fn hold_to_change(d: &Domain, id: u32) -> Result<Held<'_>, Errno> {
     let v = sched::hold(d.vcpu(id).ok_or(Errno::ENOENT)?)?;
     // A snapshot stops it before it holds it, and waits for this one.
@@ -52,8 +53,8 @@ pub(super) fn hold_to_change(d: &Domain, id: u32) -> Result<Held<'_>, Errno> {
     Ok(v)
 }
 
-/// Loads a vCPU's state, while it is held still. A null pointer resets the vCPU. Errors: EINVAL for a bad context and for a
-/// dying domain; EBUSY while a snapshot of the domain is taken or gone back to; ENOENT.
+/// Loads a vCPU's state, while it is held still. A null pointer resets the vCPU. Errors: EINVAL for a bad context and
+/// for a dying domain; EBUSY while a snapshot of the domain is taken or gone back to; ENOENT.
 pub(super) fn set_context(r: &Request) -> Outcome {
     let d = r.other()?;
     let request: op::VcpuContext = r.read()?;
@@ -143,8 +144,8 @@ fn write_mask(map: &op::Bitmap, mask: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sets or reads on which CPUs a vCPU may run (hard) and would best run (soft; noted, and no more). Setting answers with
-/// what is in effect. EINVAL for a mask without a CPU that is up.
+/// Sets or reads on which CPUs a vCPU may run (hard) and would best run (soft; noted, and no more). Setting answers
+/// with what is in effect. EINVAL for a mask without a CPU that is up.
 pub(super) fn affinity(r: &Request, set: bool) -> Outcome {
     let d = r.target()?;
     let request: op::VcpuAffinity = r.read()?;
@@ -195,8 +196,8 @@ pub(super) fn trigger(r: &Request) -> Outcome {
     OK
 }
 
-/// Weight and cap of a domain: reads (cmd 1) or sets (cmd 0) them; weight 0 and cap 65535 leave them as they are. EINVAL for
-/// another scheduler's parameters, and for those of single vCPUs, which there are not.
+/// Weight and cap of a domain: reads (cmd 1) or sets (cmd 0) them; weight 0 and cap 65535 leave them as they are.
+/// EINVAL for another scheduler's parameters, and for those of single vCPUs, which there are not.
 pub(super) fn scheduler(r: &Request) -> Outcome {
     let d = r.target()?;
     let mut request: op::SchedulerOp = r.read()?;

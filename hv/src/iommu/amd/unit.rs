@@ -128,8 +128,8 @@ impl Unit {
         unsafe { ((self.registers + offset) as *mut u64).write_volatile(value) };
     }
 
-    /// Switches translation on; every function is confined or blocked before. With `remaps_interrupts` none can raise any
-    /// until [`Self::set_interrupt`] lets it.
+    /// Switches translation on; every function is confined or blocked before. With `remaps_interrupts` none can raise
+    /// any until [`Self::set_interrupt`] lets it.
     pub fn enable(&self, remaps_interrupts: bool) {
         let mut commands = self.commands.lock();
         // A loader may have left it on.
@@ -289,8 +289,8 @@ impl Unit {
             }
         };
         let word = |n: usize| {
-            // SAFETY: an aligned word of the table's frame, which is ours while `interrupts` has it, and only accessed as
-            // an atomic.
+            // SAFETY: an aligned word of the table's frame, which is ours while `interrupts` has it, and only accessed
+            // as an atomic.
             unsafe { AtomicU32::from_ptr(phys_to_virt(table.addr()).cast::<u32>().add(n)) }
         };
         word(vector.into()).store(entry, Ordering::Release);
@@ -313,8 +313,8 @@ impl Unit {
         self.submit_locked(&mut self.commands.lock(), commands);
     }
 
-    /// There is always room: the ring is empty afterwards. A unit that does not answer stops the machine, for its devices
-    /// can no longer be kept from memory that is to get another use. Before it is enabled it remembers nothing.
+    /// There is always room: the ring is empty afterwards. A unit that does not answer stops the machine, for its
+    /// devices can no longer be kept from memory that is to get another use. Before it is enabled it remembers nothing.
     fn submit_locked(&self, state: &mut Commands, commands: &[Command]) {
         debug_assert!(commands.len() < RING - 1);
         if !state.is_running {

@@ -212,8 +212,8 @@ impl Unit {
         self.submit(&mut self.state.lock(), what);
     }
 
-    /// Queues invalidations and waits for them. There is always room: the queue is empty afterwards. A unit that does not
-    /// answer stops the machine, for its devices can no longer be kept from memory that is to get another use.
+    /// Queues invalidations and waits for them. There is always room: the queue is empty afterwards. A unit that does
+    /// not answer stops the machine, for its devices can no longer be kept from memory that is to get another use.
     fn submit(&self, state: &mut State, what: &[Invalidation]) {
         debug_assert!(what.len() < QUEUE_LEN - 1);
         if self.capabilities.needs_write_buffer_flush() {

@@ -64,8 +64,8 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Its domain can answer: it is not paused, as the toolstack does to one that it destroys, and it is not others that keep it from
-    /// all CPUs.
+    /// Its domain can answer: it is not paused, as the toolstack does to one that it destroys, and it is not others
+    /// that keep it from all CPUs.
     pub fn may_answer(&self) -> bool {
         domain::find(self.owner).is_some_and(|d| !d.is_paused() && !sched::is_kept_waiting(&d))
     }

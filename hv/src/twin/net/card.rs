@@ -43,8 +43,8 @@ const MIN_PAGES: usize = 64;
 /// Cards so far.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Gives a twin of `d` a card. Errors: EINVAL for what cannot be, of the card or of the twin; EFAULT; ENOENT; EBUSY if it has one, or
-/// runs; EIO if it is disabled; ENODEV if the card is no switch's way out; ENOMEM.
+/// Gives a twin of `d` a card. Errors: EINVAL for what cannot be, of the card or of the twin; EFAULT; ENOENT; EBUSY if
+/// it has one, or runs; EIO if it is disabled; ENODEV if the card is no switch's way out; ENOMEM.
 pub fn attach(d: &Domain, request: &TwinAttach) -> Result<(), Errno> {
     let twin = table::place(request.twin)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = table::ready(&twin, d)?.usable()?;
@@ -86,11 +86,12 @@ pub fn attach(d: &Domain, request: &TwinAttach) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Who takes memory for lanes has this: of two who ask whether there is enough for theirs each would be told so of the same. Taken before a lane's
-/// queue.
+/// Who takes memory for lanes has this: of two who ask whether there is enough for theirs each would be told so of the
+/// same. Taken before a lane's queue.
 static MAKING_LANES: Mutex<()> = Mutex::new(());
 
-/// What the lanes of a card in `place` need. It is not of the reserve, which is for what cannot be refused: many lanes take as much as that has.
+/// What the lanes of a card in `place` need. It is not of the reserve, which is for what cannot be refused: many lanes
+/// take as much as that has.
 #[allow(clippy::vec_box, reason = "lanes keep them as they are, each in its box")]
 fn make_lanes(place: &Place, attached: &Arc<Attached>) -> Result<Vec<Box<Drive>>, Errno> {
     let _turn = MAKING_LANES.lock();
@@ -205,8 +206,8 @@ fn list<T: Default + Clone>(count: u32) -> Result<Vec<T>, Errno> {
     Ok(list)
 }
 
-/// Takes the card of `d`'s twin `number` away. Errors: ENOENT if there is none; EBUSY while the twin is loaded or unloaded, and while an
-/// invocation waits for a function of the domain; ERESTART while a lane is run.
+/// Takes the card of `d`'s twin `number` away. Errors: ENOENT if there is none; EBUSY while the twin is loaded or
+/// unloaded, and while an invocation waits for a function of the domain; ERESTART while a lane is run.
 pub fn detach(d: &Domain, number: u32) -> Result<(), Errno> {
     let twin = table::place(number)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = table::ready(&twin, d)?;
@@ -249,7 +250,8 @@ enum Why {
     DomainGone,
 }
 
-/// A lane has found its twin disabled: `card` is no more, if it still is. The caller has no lane. `false`: somebody has one just now.
+/// A lane has found its twin disabled: `card` is no more, if it still is. The caller has no lane. `false`: somebody has
+/// one just now.
 pub fn end_disabled(loaded: &Loaded, card: Card) -> bool {
     let Some(stopped) = Stopped::at_once(card.place()) else { return false };
     if stopped.card.as_ref().is_some_and(|attached| attached.card == card) {
@@ -260,8 +262,8 @@ pub fn end_disabled(loaded: &Loaded, card: Card) -> bool {
     true
 }
 
-/// Nobody begins to run a lane for so long, in ns, if somebody waits until none is run: he asks again and again meanwhile. If he does not, the
-/// card goes on.
+/// Nobody begins to run a lane for so long, in ns, if somebody waits until none is run: he asks again and again
+/// meanwhile. If he does not, the card goes on.
 const HELD_NS: u64 = 10_000_000;
 
 /// A place whose lanes nobody runs. It is this card's until the end: nobody gives the twin another one.
@@ -271,8 +273,8 @@ struct Stopped {
 }
 
 impl Stopped {
-    /// `None`: somebody gives a card or takes it away in this place, or runs a lane of it. Nobody waits for him: he may run a twin, which
-    /// takes as long as a twin may.
+    /// `None`: somebody gives a card or takes it away in this place, or runs a lane of it. Nobody waits for him: he may
+    /// run a twin, which takes as long as a twin may.
     fn at_once(number: usize) -> Option<Self> {
         let place = &PLACES[number];
         let card = place.card.try_lock()?;
@@ -336,7 +338,8 @@ impl Stopped {
         if let Some(hooks) = hooks() {
             (hooks.detached)(attached.card, &mut || give_packets_back(place, loaded, attached.card, why));
         }
-        // Only now: a function that is called on behalf of the domain may be done with packets, of which it tells no sender.
+        // Only now: a function that is called on behalf of the domain may be done with packets, of which it tells no
+        // sender.
         HAS_CARD.fetch_and(!(1 << number), Ordering::SeqCst);
         NR_ATTACHED.fetch_sub(1, Ordering::Relaxed);
         if why == Why::Disabled {
@@ -386,7 +389,8 @@ fn close_queues(place: &Place) {
     }
 }
 
-/// What waits for `card`, which is the way out no more, and what its driver has goes back. The driver has yet to send that, if it is there still.
+/// What waits for `card`, which is the way out no more, and what its driver has goes back. The driver has yet to send
+/// that, if it is there still.
 fn give_packets_back(place: &Place, loaded: &Loaded, card: Card, why: Why) {
     let Some(hooks) = hooks() else { return };
     for lane in place.lanes() {

@@ -37,8 +37,8 @@ pub fn install() {
     irq::guest::install_taker(lines::came);
 }
 
-/// Runs the lanes of cards of which something is wanted, and those whose time has come: but not for longer than a stint, after which the
-/// guests of this CPU have their time.
+/// Runs the lanes of cards of which something is wanted, and those whose time has come: but not for longer than a
+/// stint, after which the guests of this CPU have their time.
 fn work(mut interruptible: Interruptible<'_>) {
     if NR_ATTACHED.load(Ordering::Relaxed) == 0 {
         return;

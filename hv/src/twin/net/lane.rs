@@ -1,5 +1,5 @@
-//! Lanes of a card, each a transmit queue with its share of interrupts and polls: what somebody wants of one, what is under way in it,
-//! what waits to be sent by it.
+//! Lanes of a card, each a transmit queue with its share of interrupts and polls: what somebody wants of one, what is
+//! under way in it, what waits to be sent by it.
 
 use super::attached::Attached;
 use super::queue::{Outgoing, Queue};
@@ -48,8 +48,8 @@ pub enum Awaits {
     Function(u64),
 }
 
-/// How often it is looked whether what an invocation waits for has come, in ns, and how many looks find nothing until the twin is disabled:
-/// as many as [`UPCALL_LIMIT_NS`] has, and three more, for a machine that is busy.
+/// How often it is looked whether what an invocation waits for has come, in ns, and how many looks find nothing until
+/// the twin is disabled: as many as [`UPCALL_LIMIT_NS`] has, and three more, for a machine that is busy.
 const LOOK_NS: u64 = 100_000_000;
 const LOOKS: u32 = 3 + (UPCALL_LIMIT_NS / LOOK_NS) as u32;
 
@@ -89,7 +89,8 @@ pub struct Progress {
     pub ears: Option<Interval>,
     /// Polls that are the hypervisor's, and are to run: bits.
     pub polls: u32,
-    /// The poll that runs, until the driver has given it up: a bit. It may be the domain's by then, whose driver goes on with it.
+    /// The poll that runs, until the driver has given it up: a bit. It may be the domain's by then, whose driver goes
+    /// on with it.
     pub polling: u32,
     /// Packets may wait.
     pub may_send: bool,

@@ -1,8 +1,9 @@
 //! A card's interrupts: which come here instead of to the domain.
 //!
-//! One is taken if the domain has not masked its event channel, and nothing of it is pending. It is handled when the vCPU that it is
-//! bound to takes events: so never while the domain's own handler runs or is kept out. The domain would pass on to itself what its own
-//! handler finds, so it is not asked to help, unless the interrupt seems to be another device's of its, or wants a thread.
+//! One is taken if the domain has not masked its event channel, and nothing of it is pending. It is handled when the
+//! vCPU that it is bound to takes events: so never while the domain's own handler runs or is kept out. The domain would
+//! pass on to itself what its own handler finds, so it is not asked to help, unless the interrupt seems to be another
+//! device's of its, or wants a thread.
 
 use super::attached::{Attached, Line};
 use super::lane::wanted;
@@ -47,8 +48,8 @@ pub fn may_handle(owner: u16, line: Line) -> bool {
     told.and_then(|vcpu| d.vcpu(vcpu)).is_some_and(|v| !v.events_masked())
 }
 
-/// Those interrupts of `lines`, which were taken before, that can be handled now. One whose port was closed meanwhile the domain handles, if it has bound
-/// it anew: its vCPU would never be told of it, so it is taken out.
+/// Those interrupts of `lines`, which were taken before, that can be handled now. One whose port was closed meanwhile
+/// the domain handles, if it has bound it anew: its vCPU would never be told of it, so it is taken out.
 pub fn ready(card: &Attached, lines: &mut u32) -> u32 {
     let (mut ready, before) = (0, *lines);
     for (n, (_, line)) in card.irqs.iter().enumerate().filter(|(n, _)| before >> n & 1 != 0) {
@@ -67,7 +68,8 @@ fn is_cards(d: &Domain, line: Line) -> bool {
     d.events.lock().is_cards(line.port, line.pirq)
 }
 
-/// The handler of interrupt `n` of a lane has run and returned `value`: the line may fire again, or the domain handles it as well.
+/// The handler of interrupt `n` of a lane has run and returned `value`: the line may fire again, or the domain handles
+/// it as well.
 pub fn answered(owner: u16, (n, line): (usize, Line), value: u32, unclaimed: &mut Unclaimed) {
     let now = tsc::now_ns();
     let wiring = || {

@@ -159,9 +159,11 @@ pub struct Said {
 
 /// What those who send and receive are told.
 pub struct Hooks {
-    /// Card of domain `u16` is the way out of the switch in which that domain's interface `u32` is plugged in. ENODEV: there is none.
+    /// Card of domain `u16` is the way out of the switch in which that domain's interface `u32` is plugged in. ENODEV:
+    /// there is none.
     pub attached: fn(Card, u16, u32, &Takes) -> Result<(), Errno>,
-    /// It is no more. What is called gives back the cookies that it has, while nothing goes another way; others may come back afterwards.
+    /// It is no more. What is called gives back the cookies that it has, while nothing goes another way; others may
+    /// come back afterwards.
     pub detached: fn(Card, &mut dyn FnMut()),
     /// Frames came from the wire, in this order; each is a [`Received`].
     pub received: fn(Card, &[Kept]),
@@ -169,10 +171,11 @@ pub struct Hooks {
     pub received_in_pieces: fn(Card, &[Piece], &Said),
     /// A frame came that cannot be passed on.
     pub lost: fn(Card),
-    /// The driver is done with the packets of these cookies, or they are lost. Each cookie comes back once. With no cookies: there is
-    /// room again for who found none.
+    /// The driver is done with the packets of these cookies, or they are lost. Each cookie comes back once. With no
+    /// cookies: there is room again for who found none.
     pub transmitted: fn(Card, &[u64]),
-    /// The packets of these cookies were not sent, as far as is known, and nobody sends them any more. Each cookie comes back once.
+    /// The packets of these cookies were not sent, as far as is known, and nobody sends them any more. Each cookie
+    /// comes back once.
     pub unsent: fn(&[u64]),
 }
 

@@ -131,7 +131,8 @@ pub fn lane(of: CardQueue) -> &'static Lane {
     &PLACES[of.place()].lanes[of.number()]
 }
 
-/// Something is wanted of a lane of the card in `place`. Whoever runs it looks again; else this CPU does, on its way out.
+/// Something is wanted of a lane of the card in `place`. Whoever runs it looks again; else this CPU does, on its way
+/// out.
 pub fn want(place: usize, lane: usize, what: u32) {
     PLACES[place].lanes[lane].wanted.fetch_or(what, Ordering::SeqCst);
     this_cpu().raise(pending::CARDS);

@@ -63,7 +63,8 @@ impl Queue {
         self.slots != 0
     }
 
-    /// There are `wanted` slots more, or as many as there is room for; how many. None: the card is gone, or there is no room.
+    /// There are `wanted` slots more, or as many as there is room for; how many. None: the card is gone, or there is no
+    /// room.
     pub fn reserve(&mut self, of: CardQueue, wanted: usize) -> usize {
         let room = MAX_WAITING.saturating_sub(self.waiting.len() + self.slots);
         let granted = if self.of == of { wanted.min(room) } else { 0 };

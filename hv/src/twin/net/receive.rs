@@ -54,8 +54,9 @@ impl OnCard<'_> {
         !inbox.is_full() && common.with_pool(|pool| inbox.keep(pool, frame))
     }
 
-    /// The driver hands `frame` over. One that lies in a lent buffer is kept, and passed on with others; of others there is a copy, which
-    /// is passed on at once. What is longer than all that there is room for, is not there, or cannot be cut, is lost. `true`: it is kept.
+    /// The driver hands `frame` over. One that lies in a lent buffer is kept, and passed on with others; of others
+    /// there is a copy, which is passed on at once. What is longer than all that there is room for, is not there, or
+    /// cannot be cut, is lost. `true`: it is kept.
     #[cold]
     #[inline(never)]
     pub fn receive(&mut self, frame: Frame<'_>, common: &Common, memory: &impl Memory) -> bool {
@@ -119,7 +120,8 @@ fn said_of(frame: &Frame<'_>) -> Option<Said> {
     Some(Said { is_verified: frame.ip_summed == CHECKSUM_UNNECESSARY, blank, many })
 }
 
-/// What hands over a frame that is not kept: the card, where it is copied to, what its twin knows, and the domain's memory.
+/// What hands over a frame that is not kept: the card, where it is copied to, what its twin knows, and the domain's
+/// memory.
 struct Source<'a, M> {
     card: Card,
     bounce: &'a Frames,

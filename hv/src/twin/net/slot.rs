@@ -17,7 +17,8 @@ use x86::{MachAddr, Mfn, PAGE_SIZE};
 pub struct Need {
     /// Bytes of it.
     pub len: u32,
-    /// Of these, the first that are to lie in the buffer; what does not fit there otherwise goes into pages, if the card takes that.
+    /// Of these, the first that are to lie in the buffer; what does not fit there otherwise goes into pages, if the
+    /// card takes that.
     pub header: u16,
     /// The card takes pages.
     pub may_have_pages: bool,
@@ -26,7 +27,8 @@ pub struct Need {
 /// Rooms that are asked for at once, and packets that are queued at once.
 const AT_ONCE: usize = 8;
 
-/// Room for a packet, in a buffer that the driver domain lent, and in lent pages behind it: the hypervisor holds their frames, writable.
+/// Room for a packet, in a buffer that the driver domain lent, and in lent pages behind it: the hypervisor holds their
+/// frames, writable.
 #[derive(Clone, Copy, Default)]
 pub struct Room {
     skb: u64,
@@ -59,8 +61,8 @@ impl Room {
     }
 }
 
-/// Room for the next packets of a sender, and its packets that are not queued yet. Each is a slot of one of the card's queues, and is not kept for
-/// long: whoever takes a card away waits for those who have one. See [`Self::finish`].
+/// Room for the next packets of a sender, and its packets that are not queued yet. Each is a slot of one of the card's
+/// queues, and is not kept for long: whoever takes a card away waits for those who have one. See [`Self::finish`].
 pub struct Rooms {
     of: CardQueue,
     rooms: [Room; AT_ONCE],
@@ -77,7 +79,8 @@ impl Default for Rooms {
 }
 
 impl Rooms {
-    /// Makes room for a packet to a queue of a card's, and if there is none here, for as many more as are `wanted` at once. It stays here until
+    /// Makes room for a packet to a queue of a card's, and if there is none here, for as many more as are `wanted` at
+    /// once. It stays here until
     /// [`Self::send`]. `None`: there is none before `transmitted` was called again; or the card is gone.
     #[inline(always)]
     pub fn make(&mut self, of: CardQueue, need: Need, wanted: impl FnOnce() -> usize) -> Option<Room> {
@@ -94,7 +97,8 @@ impl Rooms {
         self.rooms.get(self.nr_rooms.checked_sub(1)?)
     }
 
-    /// The pages behind it, and how many those are. If they are fewer than its room says the packet is given up when it is made ready for the driver.
+    /// The pages behind it, and how many those are. If they are fewer than its room says the packet is given up when it
+    /// is made ready for the driver.
     pub fn pages(&self) -> ([Mfn; MAX_PAGES], usize) {
         let mut pages = [LentPage::default(); MAX_PAGES];
         let mut count = |common: &Common, skb| common.with_pool(|pool| pool.pages(skb, &mut pages));
@@ -103,7 +107,8 @@ impl Rooms {
         (pages.map(|page| Mfn::containing(MachAddr::new(page.machine))), count.unwrap_or(0))
     }
 
-    /// Adds pages to the next room, for what does not fit into its buffer. `false`: there are none, or there may be none.
+    /// Adds pages to the next room, for what does not fit into its buffer. `false`: there are none, or there may be
+    /// none.
     #[cold]
     #[inline(never)]
     fn add_pages(&mut self, need: Need) -> bool {
@@ -156,8 +161,8 @@ impl Rooms {
         }
     }
 
-    /// The packet that was copied to `room`, which [`Self::make`] said last, goes out at `now` (ns), with those that follow. `cookie` comes back
-    /// when the driver is done with it.
+    /// The packet that was copied to `room`, which [`Self::make`] said last, goes out at `now` (ns), with those that
+    /// follow. `cookie` comes back when the driver is done with it.
     #[inline(always)]
     pub fn send(&mut self, room: Room, cookie: u64, about: About, now: u64) {
         if log_dirty::any() {
@@ -182,7 +187,8 @@ impl Rooms {
         pages.iter().take(count.min(room.nr_pages())).for_each(|page| log_dirty::mark(*page));
     }
 
-    /// What was sent is queued: it goes out when this CPU leaves the hypervisor or has nothing else to do, if not earlier.
+    /// What was sent is queued: it goes out when this CPU leaves the hypervisor or has nothing else to do, if not
+    /// earlier.
     fn flush(&mut self) {
         let sent = self.sent.get(..self.nr_sent).unwrap_or_default();
         lane(self.of).queue.lock().send(sent);
@@ -190,7 +196,8 @@ impl Rooms {
         want(self.of.place(), self.of.number(), wanted::SEND);
     }
 
-    /// What was sent goes out, and what is left of the room is given back: to be called before the sender's side is let go of.
+    /// What was sent goes out, and what is left of the room is given back: to be called before the sender's side is let
+    /// go of.
     #[inline]
     pub fn finish(&mut self) {
         if self.nr_sent != 0 {
@@ -219,8 +226,8 @@ impl Drop for Rooms {
     }
 }
 
-/// There was no buffer for a packet to this queue: a runner of the card's has to look for some, as the domain may have freed what the driver
-/// had, of which nothing tells.
+/// There was no buffer for a packet to this queue: a runner of the card's has to look for some, as the domain may have
+/// freed what the driver had, of which nothing tells.
 #[cold]
 fn found_no_room(of: CardQueue) {
     PLACES[of.place()].is_starved.store(true, Ordering::Relaxed);

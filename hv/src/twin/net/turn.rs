@@ -166,7 +166,8 @@ impl<'a> Turn<'a> {
         Ok(if next == u64::MAX { Ended::Quiet } else { Ended::Until(next) })
     }
 
-    /// Calls a function for the card, and does what its end asks for. Not of a twin that another lane has disabled meanwhile.
+    /// Calls a function for the card, and does what its end asks for. Not of a twin that another lane has disabled
+    /// meanwhile.
     #[inline(always)]
     fn call(&mut self, (job, count): (Job, &Count), function: Function, [first, second]: [u64; 2]) -> Result<(), Stop> {
         if self.loaded.disabled.load(Ordering::Relaxed) {

@@ -1,4 +1,5 @@
-//! A card's invocations that wait for functions of the domain: the domain fetches what they wait for, and goes on with them.
+//! A card's invocations that wait for functions of the domain: the domain fetches what they wait for, and goes on with
+//! them.
 
 use super::lane::wanted;
 use super::place::{want, PLACES};
@@ -10,8 +11,8 @@ use crate::twin::table::{self, Loaded};
 use twin_abi::op::{self, reason, TwinCall};
 use xen_abi::errno::Errno;
 
-/// Says in `call` what the card of `d`'s twin `call.twin` waits for; with [`op::NEXT_ATOMIC`], if it may be served with interrupts off. Each
-/// is told once. Errors: ENOENT; EIO if it is disabled.
+/// Says in `call` what the card of `d`'s twin `call.twin` waits for; with [`op::NEXT_ATOMIC`], if it may be served with
+/// interrupts off. Each is told once. Errors: ENOENT; EIO if it is disabled.
 pub fn next(d: &Domain, call: &mut TwinCall) -> Result<(), Errno> {
     let twin = table::place(call.twin)?.read();
     let loaded = table::ready(&twin, d)?.usable()?;
@@ -27,8 +28,8 @@ pub fn next(d: &Domain, call: &mut TwinCall) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Goes on with what waits in `call.instance`, if that is the card's. `false`: it is not. Errors: EBUSY if it waits for something else
-/// by now; ENOENT for a domain that is gone; ERESTART while the lane is run.
+/// Goes on with what waits in `call.instance`, if that is the card's. `false`: it is not. Errors: EBUSY if it waits for
+/// something else by now; ENOENT for a domain that is gone; ERESTART while the lane is run.
 pub fn resume(loaded: &Loaded, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<bool, Errno> {
     let (number, instance) = (call.twin as usize, call.instance as usize);
     let place = &PLACES[number];

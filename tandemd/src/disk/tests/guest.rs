@@ -40,7 +40,8 @@ fn nothing_stays_of_a_disk_that_is_taken_away_with_or_without_its_driver_domain(
     }
 }
 
-/// Linux before 5.15 says that it is closing, and closes when nothing is mounted there any more; a guest that does not run says nothing.
+/// Linux before 5.15 says that it is closing, and closes when nothing is mounted there any more; a guest that does not
+/// run says nothing.
 #[test]
 fn a_disk_that_is_detached_while_its_guest_uses_it_has_back_ends_until_that_has_closed_it() {
     for says in ["5", "4"] {

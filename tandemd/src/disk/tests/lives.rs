@@ -74,7 +74,8 @@ impl Bench {
     }
 }
 
-/// What becomes of a disk whose driver domain goes, step by step, while the daemon does its operations, and is killed between any two of them.
+/// What becomes of a disk whose driver domain goes, step by step, while the daemon does its operations, and is killed
+/// between any two of them.
 fn lives(events: &[(usize, usize, Happens)]) {
     let mut bench = Bench::new();
     bench.world().create_driver(DRIVER);

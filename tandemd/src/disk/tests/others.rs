@@ -13,7 +13,8 @@ fn what_happens_to_one_disk_costs_others_nothing() {
     bench.world().set("/local/domain/9/device/vbd/51712/state", "1");
     bench.run();
     assert_eq!(bench.back(), Some(5));
-    // How often the hypervisor's list was gone through, to its end after one disk, and whether somebody has looked at the other disk.
+    // How often the hypervisor's list was gone through, to its end after one disk, and whether somebody has looked at
+    // the other disk.
     let looks = |bench: &mut Bench, path: &str| {
         bench.world().nr_listed = 0;
         bench.world().asked.clear();

@@ -39,7 +39,8 @@ pub struct World {
     pub shown: Vec<String>,
     /// Of its disk.
     pub weight: u16,
-    /// How often the driver domain was rolled back; in which life it got the disk; and in which its back end has bound ports.
+    /// How often the driver domain was rolled back; in which life it got the disk; and in which its back end has bound
+    /// ports.
     pub life: u32,
     pub attached: u32,
     pub bound: BTreeMap<u32, u32>,
@@ -48,7 +49,8 @@ pub struct World {
     /// Before the daemon has done so many more operations; it was that it was killed.
     pub happens: Option<(usize, lives::Happens)>,
     pub is_killed: bool,
-    /// Those of which who runs scripts there (`xl devd`) knows: of one that it knows it does nothing until that has closed and gone.
+    /// Those of which who runs scripts there (`xl devd`) knows: of one that it knows it does nothing until that has
+    /// closed and gone.
     pub plugged: BTreeSet<String>,
     /// Nobody runs scripts there any more, or is slow.
     pub has_no_daemon: bool,

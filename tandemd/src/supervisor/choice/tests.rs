@@ -298,8 +298,8 @@ fn some_askers() -> impl Strategy<Value = Vec<Asker>> {
 }
 
 proptest! {
-    /// Machines change; each service in its turn may give up what is gone. No device is ever given twice, all are what was asked for, and what is there
-    /// stays with who has it.
+    /// Machines change; each service in its turn may give up what is gone. No device is ever given twice, all are what
+    /// was asked for, and what is there stays with who has it.
     #[test]
     fn no_device_is_given_twice_and_who_has_one_keeps_it(
         mut askers in some_askers(),

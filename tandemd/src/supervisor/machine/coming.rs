@@ -7,7 +7,8 @@ use super::super::standby::is_usable;
 use super::{Machine, Phase};
 use std::time::Duration;
 
-/// A domain that nobody runs, and that never ran, is one that a toolstack has left half built, when it stays so for this long.
+/// A domain that nobody runs, and that never ran, is one that a toolstack has left half built, when it stays so for
+/// this long.
 const HALF_BUILT: Duration = Duration::from_secs(30);
 /// A driver domain has no more devices than its back end has slots; another try of theirs is one of a hand-over.
 const MOST_DEVICES: u32 = 33;
@@ -71,7 +72,8 @@ impl Machine {
         let seen = look.domain.as_ref()?;
         let has_run = !seen.is_paused || seen.beats.iter().any(|beat| !beat.run.is_zero());
         if seen.is_paused && has_run || look.is_cut_off {
-            // By the operator: it does nothing until it runs again. Or it waits for its network, as others do that wait for it.
+            // By the operator: it does nothing until it runs again. Or it waits for its network, as others do that wait
+            // for it.
             coming.put_off(look.now);
         }
         coming.seen = look.now;
@@ -112,14 +114,15 @@ impl Machine {
         is_late.then(|| self.fail(Cause::NotReady, Some(domain), look))?
     }
 
-    /// Whether it is known that the one that gets the devices had booted. Where none has, one that still boots takes the place: it needs as long as
-    /// any that is started.
+    /// Whether it is known that the one that gets the devices had booted. Where none has, one that still boots takes
+    /// the place: it needs as long as any that is started.
     fn had_booted(&self, domain: u16) -> bool {
         let is_new = self.record.upgrade.as_ref().is_some_and(|upgrade| upgrade.domain == Some(domain));
         is_new || self.was_noted(domain) || self.standby.has_booted(domain)
     }
 
-    /// The one that waited gets the name, if an earlier daemon has not come to that, and then one device after the other.
+    /// The one that waited gets the name, if an earlier daemon has not come to that, and then one device after the
+    /// other.
     pub(super) fn hand_over(&mut self, domain: u16, tries: u32, is_tried: bool, look: &Look) -> Option<Act> {
         if look.errand == Errand::Runs {
             return None;

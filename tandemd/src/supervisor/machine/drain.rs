@@ -1,7 +1,7 @@
 //! How long one that goes because somebody wants it is given to send what it has taken.
 //!
-//! What is left in its queues nobody outside knows. But who has something to send is interrupted for it: a card at 100 Mbit/s, each 120 us. So one that
-//! hardly wants to run any more has sent all.
+//! What is left in its queues nobody outside knows. But who has something to send is interrupted for it: a card at 100
+//! Mbit/s, each 120 us. So one that hardly wants to run any more has sent all.
 
 use super::super::look::Domain;
 use std::time::Duration;

@@ -123,7 +123,8 @@ impl Machine {
         }
         debug_assert!(cause.is_failure(), "the others were decided above");
         let within = ms(Duration::from_secs(self.settings.within_s));
-        // Those since which it was of no use count whatever time they took: most of it may be that in which it had to become ready.
+        // Those since which it was of no use count whatever time they took: most of it may be that in which it had to
+        // become ready.
         let from = self.record.under_way.as_ref().map_or(u64::MAX, |line| line.from);
         self.record.failures.retain(|at| *at >= from || ms(now).saturating_sub(*at) < within);
         self.record.failures.push(ms(now));
@@ -210,7 +211,8 @@ impl Machine {
         Some(Act::Destroy(domain))
     }
 
-    /// What is left of it is memory. One that waits needs none of that; one that is to be made may, so that is made later.
+    /// What is left of it is memory. One that waits needs none of that; one that is to be made may, so that is made
+    /// later.
     pub(super) fn follow(&mut self, going: Going, look: &Look) -> Option<Act> {
         self.mark("released", look.now);
         let Then::Start(from) = going.then else { return None };

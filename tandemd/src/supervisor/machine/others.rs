@@ -1,7 +1,7 @@
 //! A driver domain of several services is looked after for one of them. What it does for the others is looked at here.
 //!
-//! Each has its own health: one whose disks nobody answers is not well because packets come. It is up, and of use, when it is that for the service for
-//! which it is looked after.
+//! Each has its own health: one whose disks nobody answers is not well because packets come. It is up, and of use, when
+//! it is that for the service for which it is looked after.
 
 use super::super::cause::Cause;
 use super::super::health::{settings_of, Health};
@@ -37,8 +37,8 @@ impl Machine {
         })
     }
 
-    /// Something of what the old one served that one of a new image does not: one that finds only some of the devices would keep the guests of others waiting
-    /// for good.
+    /// Something of what the old one served that one of a new image does not: one that finds only some of the devices
+    /// would keep the guests of others waiting for good.
     pub(super) fn what_it_leaves(&self, look: &Look) -> Option<Cause> {
         let upgrade = self.taking()?;
         let disk = look.disks_without.iter().find(|disk| upgrade.disks.contains(disk));

@@ -1,8 +1,10 @@
-//! Restarts that nobody has ordered and that no failure asks for: of one that is old, has little memory left, or whose twind is silent.
+//! Restarts that nobody has ordered and that no failure asks for: of one that is old, has little memory left, or whose
+//! twind is silent.
 //!
-//! It goes as one that the operator has ordered: it sends what it has, and that is held against nobody. It waits until all else is over, and where another
-//! one is to wait for its place, until that has booted, but not for ever. Who is short of memory again and again, or has a twind that is silent, is replaced
-//! more and more rarely: a configuration with too little memory is no better after that.
+//! It goes as one that the operator has ordered: it sends what it has, and that is held against nobody. It waits until
+//! all else is over, and where another one is to wait for its place, until that has booted, but not for ever. Who is
+//! short of memory again and again, or has a twind that is silent, is replaced more and more rarely: a configuration
+//! with too little memory is no better after that.
 
 use super::super::cause::Cause;
 use super::super::look::Look;
@@ -73,7 +75,8 @@ impl Machine {
         look.missing.why().filter(|_| !is_made).map(Into::into)
     }
 
-    /// Says at once, and once, that nobody could follow the one that is up, which does what it should: its file may be found while there is time.
+    /// Says at once, and once, that nobody could follow the one that is up, which does what it should: its file may be
+    /// found while there is time.
     pub(super) fn tell_of_hindrance(&mut self, domain: u16, look: &Look) {
         // Without an image that an upgrade has brought one is created as it is configured.
         let is_alone = self.settings.restart && self.hindrance(domain, look).is_some();
@@ -129,7 +132,8 @@ impl Machine {
         self.standby() != Some(false) || past >= patience
     }
 
-    /// It was not replaced a short time ago for want of memory, or since its twind was silent. If it is now, that is noted.
+    /// It was not replaced a short time ago for want of memory, or since its twind was silent. If it is now, that is
+    /// noted.
     fn is_worth_it(&mut self, what: &str, look: &Look) -> bool {
         let now = ms(look.now);
         let pause_ms = |count: u32| {

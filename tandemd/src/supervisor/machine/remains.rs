@@ -1,7 +1,7 @@
 //! What is left of instances whose place was taken: when it is cleared away.
 //!
-//! Each is tried by itself: one that the toolstack does not destroy keeps no other one. That may be for a reason that passes, as that there is no room for
-//! another process, so it is tried on and on, seldom in the end.
+//! Each is tried by itself: one that the toolstack does not destroy keeps no other one. That may be for a reason that
+//! passes, as that there is no room for another process, so it is tried on and on, seldom in the end.
 //!
 //! Where the machine has memory for another instance that is made at once, beside them.
 
@@ -10,7 +10,8 @@ use super::going::{AGAIN, TRIES};
 use super::{Machine, Phase};
 use std::time::Duration;
 
-/// So long after a recovery what is left of the old instance is not cleared away: guests have waited, and do first what they want to.
+/// So long after a recovery what is left of the old instance is not cleared away: guests have waited, and do first what
+/// they want to.
 const CALM: Duration = Duration::from_secs(1);
 /// So often one is tried that could not be cleared away for long.
 const SELDOM: Duration = Duration::from_secs(60);
@@ -66,15 +67,15 @@ impl Machine {
         self.cleared.get(&domain).copied().unwrap_or_default()
     }
 
-    /// Another one can be made while the last instance has its memory still. Not while one before that has: whatever keeps it, and whatever failed again so
-    /// soon, the toolstack clears all of it away first.
+    /// Another one can be made while the last instance has its memory still. Not while one before that has: whatever
+    /// keeps it, and whatever failed again so soon, the toolstack clears all of it away first.
     pub(super) fn has_room(&self, look: &Look) -> bool {
         let is_alone = look.remains.iter().chain(&look.clearing).all(|id| self.beside == Some(*id));
         look.has_room && is_alone && !self.lacks_room && self.settings.standby == 0 && !self.settings.snapshot
     }
 
-    /// The toolstack could not make another one beside what is left of others, which may be why: it is tried once more without them. `false`: there was
-    /// nothing left.
+    /// The toolstack could not make another one beside what is left of others, which may be why: it is tried once more
+    /// without them. `false`: there was nothing left.
     pub(super) fn was_in_want(&mut self, why: &str, look: &Look) -> bool {
         if self.lacks_room || !self.has_remains(look) {
             return false;

@@ -1,8 +1,9 @@
 //! What is left of the last one becomes the one that waits.
 //!
-//! With `standby = 1` and `snapshot = true` the one that waits is noted when it has booted, as the first one was. When that one fails the other takes the
-//! place at once; and when guests go on, what is left of it is rolled back beside, and waits. So two take turns, and nothing boots. What cannot be rolled
-//! back is cleared away, and another one boots to wait.
+//! With `standby = 1` and `snapshot = true` the one that waits is noted when it has booted, as the first one was. When
+//! that one fails the other takes the place at once; and when guests go on, what is left of it is rolled back beside,
+//! and waits. So two take turns, and nothing boots. What cannot be rolled back is cleared away, and another one boots
+//! to wait.
 
 use super::super::look::{Act, Domain, Look};
 use super::super::standby::{is_usable, Wish};
@@ -34,7 +35,8 @@ impl Machine {
         Some(Act::RollBackBeside(id))
     }
 
-    /// The one that waits is paused, by somebody, or since it was rolled back by half. It does not take the place, and has the name that another one needs.
+    /// The one that waits is paused, by somebody, or since it was rolled back by half. It does not take the place, and
+    /// has the name that another one needs.
     pub(super) fn is_in_the_way(&self, look: &Look) -> bool {
         let begun = [self.record.noting, self.who_goes_back(look), look.noting, look.going_back];
         let is_idle = |d: &Domain| d.is_paused && d.end.is_none() && !begun.contains(&Some(d.id));

@@ -1,8 +1,9 @@
 //! Instances that are noted when they have booted, and rolled back when they fail.
 //!
-//! With `snapshot = true` an instance is created as one that waits, without devices. When it has booted it is noted, and then it takes
-//! the place and gets the devices as one that waits does. When it fails it loses them, and what is left of it becomes what it was: one
-//! that waits. So each is the one that waits for itself. What cannot be rolled back is destroyed, and another one boots.
+//! With `snapshot = true` an instance is created as one that waits, without devices. When it has booted it is noted,
+//! and then it takes the place and gets the devices as one that waits does. When it fails it loses them, and what is
+//! left of it becomes what it was: one that waits. So each is the one that waits for itself. What cannot be rolled back
+//! is destroyed, and another one boots.
 
 use super::super::cause::Cause;
 use super::super::look::{Act, Errand, Look};
@@ -48,7 +49,8 @@ impl Machine {
         self.record.snapshots.retain(|id| known.contains(id));
     }
 
-    /// One that waits is paused, since it was being noted or rolled back when the configuration became one in which nobody is.
+    /// One that waits is paused, since it was being noted or rolled back when the configuration became one in which
+    /// nobody is.
     pub(super) fn is_left_half(&self, look: &Look) -> bool {
         let is_begun = |id| [self.record.noting, self.record.rolling].contains(&Some(id));
         !self.settings.snapshot && look.standby.as_ref().is_some_and(|d| d.is_paused && is_begun(d.id))
@@ -81,7 +83,8 @@ impl Machine {
         who.filter(|id| self.can_go_back(*id, look) && !look.dismissing.contains(id))
     }
 
-    /// Whether somebody can take the place of this one, or be made for it, as soon as it has lost its devices and its name.
+    /// Whether somebody can take the place of this one, or be made for it, as soon as it has lost its devices and its
+    /// name.
     pub(super) fn is_followed(&self, domain: u16, look: &Look) -> bool {
         let is_there = look.noting.is_some() || self.who_waits(look).is_some() || self.who_goes_back(look).is_some();
         is_there || self.can_go_back(domain, look) || self.has_room(look)
@@ -185,7 +188,8 @@ impl Machine {
         self.start(look.now, look)
     }
 
-    /// An instance has to go. What was rolled back and fails before it is of use is not rolled back again, nor is what somebody destroys.
+    /// An instance has to go. What was rolled back and fails before it is of use is not rolled back again, nor is what
+    /// somebody destroys.
     pub(super) fn forget_attempts(&mut self, cause: &Cause, domain: Option<u16>) {
         self.forget_attempts_of(domain);
         let has_come = |line: &TimeLine| line.has("rolled back") || self.takes_turns() && line.has("handed over");

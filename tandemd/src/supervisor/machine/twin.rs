@@ -1,5 +1,5 @@
-//! A twin that was aborted is loaded again, but not one that is aborted again and again: then Linux is the way until another instance comes, or somebody
-//! loads it (`twinctl load`).
+//! A twin that was aborted is loaded again, but not one that is aborted again and again: then Linux is the way until
+//! another instance comes, or somebody loads it (`twinctl load`).
 //!
 //! twind itself loads nothing again: it does not know whether it is looked after.
 

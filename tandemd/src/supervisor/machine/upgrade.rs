@@ -1,10 +1,11 @@
 //! Another kernel or image for a driver domain, which has to prove that it is of use before the old one goes.
 //!
-//! One of the new image is created beside the old one, without devices, and has to boot. Then it takes the place as one that waits does;
-//! where that is not possible, of disks whose driver domains get their devices at their start, it goes again, and the old one is replaced by one of the new
-//! image. It has proven itself
-//! when its recovery is complete, for which something has to come by it if something did by the old one while the new one booted, and each guest's disk that
-//! the old one served has to be served, and each network whose way out it was has to have one. What fails before is refused, and the old image is what counts.
+//! One of the new image is created beside the old one, without devices, and has to boot. Then it takes the place as one
+//! that waits does; where that is not possible, of disks whose driver domains get their devices at their start, it goes
+//! again, and the old one is replaced by one of the new image. It has proven itself
+//! when its recovery is complete, for which something has to come by it if something did by the old one while the new
+//! one booted, and each guest's disk that the old one served has to be served, and each network whose way out it was
+//! has to have one. What fails before is refused, and the old image is what counts.
 
 use super::super::boot::Seen;
 use super::super::cause::Cause;
@@ -143,7 +144,8 @@ impl Machine {
         })
     }
 
-    /// What there is to do for an upgrade, or for what one has left. No toolstack is at work, and nothing else is to be done.
+    /// What there is to do for an upgrade, or for what one has left. No toolstack is at work, and nothing else is to be
+    /// done.
     pub(super) fn upgrade_on(&mut self, look: &Look) -> Option<Act> {
         let Some(upgrade) = &self.record.upgrade else {
             return look.candidate.as_ref().and_then(|there| self.candidate.dismiss(there, look));
@@ -244,13 +246,15 @@ impl Machine {
         self.record.upgrade.as_ref().filter(|upgrade| upgrade.stage == Stage::Takes)
     }
 
-    /// Something should come by one of the new image: it did by the old one a moment ago, or somebody waits for what he has asked his disk for.
+    /// Something should come by one of the new image: it did by the old one a moment ago, or somebody waits for what he
+    /// has asked his disk for.
     pub(super) fn is_missed(&self) -> bool {
         let asks = self.words.out.is_none();
         self.taking().is_some_and(|upgrade| asks || upgrade.had_come)
     }
 
-    /// One of the new image is of use only when its drivers have turned its devices on, as those of the old one had: not everybody has a driver for each.
+    /// One of the new image is of use only when its drivers have turned its devices on, as those of the old one had:
+    /// not everybody has a driver for each.
     pub(super) fn is_to_be_probed(&self) -> bool {
         self.taking().is_some_and(|upgrade| upgrade.was_probed)
     }

@@ -1,4 +1,5 @@
-//! A driver domain that is a guest of other services: its disks are a network's, say, whose driver domain is another one.
+//! A driver domain that is a guest of other services: its disks are a network's, say, whose driver domain is another
+//! one.
 
 use super::Shell;
 use crate::config::{Config, Kind};

@@ -1,4 +1,5 @@
-//! What takes long and is done beside all else, so that a failure meanwhile is noticed at once: one that waits is noted, or rolled back.
+//! What takes long and is done beside all else, so that a failure meanwhile is noticed at once: one that waits is
+//! noted, or rolled back.
 
 use super::super::{snapshot, Record, RECORDS};
 use super::{rid, Shell};

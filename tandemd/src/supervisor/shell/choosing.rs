@@ -1,4 +1,5 @@
-//! The devices of the driver domain: who has them, and where its section says which it is to have, which those are, and when they are others.
+//! The devices of the driver domain: who has them, and where its section says which it is to have, which those are, and
+//! when they are others.
 
 use super::super::choice::{Choice, Given, Want};
 use super::super::driver::{self, Own};
@@ -30,7 +31,8 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// With what it gets now, which is written into its configuration. `None`: a configuration of the operator's says what it has.
+    /// With what it gets now, which is written into its configuration. `None`: a configuration of the operator's says
+    /// what it has.
     pub fn open(
         config: &Config,
         service: &str,
@@ -114,7 +116,8 @@ pub fn missing(wants: &[Want], choice: &Choice, is_there: impl Fn(&str) -> bool)
     missing
 }
 
-/// The devices of a domain that has `has` and had `before`: what has left the machine is still its, what somebody has taken from it is not.
+/// The devices of a domain that has `has` and had `before`: what has left the machine is still its, what somebody has
+/// taken from it is not.
 fn held(before: Vec<String>, has: Vec<String>, is_there: impl Fn(&str) -> bool) -> Vec<String> {
     let gone: Vec<String> = before.into_iter().filter(|name| !has.contains(name) && !is_there(name)).collect();
     has.into_iter().chain(gone).collect()
@@ -148,8 +151,8 @@ impl Shell {
         self.chooser.as_ref().map(Chooser::given).unwrap_or_default()
     }
 
-    /// What of its devices is missed now. `is_idle`: nobody has its place, and nobody is about to take it; then one that is gone for good is replaced by another
-    /// one of its kind.
+    /// What of its devices is missed now. `is_idle`: nobody has its place, and nobody is about to take it; then one
+    /// that is gone for good is replaced by another one of its kind.
     pub(super) fn miss(&mut self, now: Duration, is_idle: bool) -> Result<Vec<String>> {
         let Some(chooser) = &mut self.chooser else {
             let missing = self.devices.iter().map(|device| &device.name).filter(|name| !pci::is_there(name));

@@ -84,13 +84,15 @@ impl Shell {
         rid::of_interfaces(domain, &mut self.hypervisor)
     }
 
-    /// Takes guests' disks from it: what it has not answered, or with an error that no guest was told yet, waits for the next one.
+    /// Takes guests' disks from it: what it has not answered, or with an error that no guest was told yet, waits for
+    /// the next one.
     pub(super) fn detach(&mut self, domain: u16) -> Result<()> {
         rid::of_disks(domain, &mut self.hypervisor)
     }
 
-    /// It gets the driver domain's name: who serves its interface looks at that anew, since it is the way out now, and who serves disks looks for it
-    /// at once. One that is ready for its devices gets them with it: each question to the store costs time in which guests wait.
+    /// It gets the driver domain's name: who serves its interface looks at that anew, since it is the way out now, and
+    /// who serves disks looks for it at once. One that is ready for its devices gets them with it: each question to the
+    /// store costs time in which guests wait.
     pub(super) fn promote(&mut self, domain: u16) -> Result<()> {
         self.toolstack.set_aside();
         // Where an earlier daemon was killed they may be there still.

@@ -62,7 +62,8 @@ impl Shell {
         Ok(())
     }
 
-    /// Whether a domain that is called so was made here, or had the place. Another one is let alone, whatever becomes of that; it is said once.
+    /// Whether a domain that is called so was made here, or had the place. Another one is let alone, whatever becomes
+    /// of that; it is said once.
     fn is_ours(&mut self, id: u16, name: &str) -> Result<bool> {
         if self.ours.contains(&id) {
             return Ok(true);

@@ -71,7 +71,8 @@ impl Shell {
     }
 }
 
-/// What a driver domain says of the link of its interface at the service that has this domain, if it does. Only what others cannot write is listed.
+/// What a driver domain says of the link of its interface at the service that has this domain, if it does. Only what
+/// others cannot write is listed.
 pub fn link_at(served: u16, domain: u16, store: &mut impl Store) -> Result<Option<String>> {
     let all = store.list(&format!("/local/domain/{served}/backend/vif/{domain}"))?;
     match all.iter().find_map(|number| number.parse().ok()) {

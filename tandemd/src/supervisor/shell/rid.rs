@@ -1,5 +1,6 @@
-//! A driver domain that has failed is rid of all that it serves guests by, whichever service that is of: one may have the cards of one and the disks of
-//! another. What stayed would keep the next one from its place: a switch has one way out.
+//! A driver domain that has failed is rid of all that it serves guests by, whichever service that is of: one may have
+//! the cards of one and the disks of another. What stayed would keep the next one from its place: a switch has one way
+//! out.
 
 use crate::device::state;
 use crate::hypercall::{all_disks, Disks, Switches};
@@ -33,8 +34,9 @@ pub fn of_disks(domain: u16, disks: &mut impl Disks) -> Result<()> {
     Ok(())
 }
 
-/// Back ends of its interfaces in these services' domains wait for front ends, as they did when it was noted. Where it has closed them itself, as one that
-/// reboots does, it would close them again if it saw that before who serves them has looked at it.
+/// Back ends of its interfaces in these services' domains wait for front ends, as they did when it was noted. Where it
+/// has closed them itself, as one that reboots does, it would close them again if it saw that before who serves them
+/// has looked at it.
 pub fn offer_anew(domain: u16, services: &[u16], store: &mut impl Store) -> Result<()> {
     for served in services {
         let back = format!("/local/domain/{served}/backend/vif/{domain}");

@@ -28,7 +28,8 @@ impl Shell {
         Ok(self.linked == Some(domain))
     }
 
-    /// Whether a domain and the PCI back end get to know each other. One that does not answer the PCI back end is not waited for.
+    /// Whether a domain and the PCI back end get to know each other. One that does not answer the PCI back end is not
+    /// waited for.
     pub(super) fn is_meeting(&mut self, domain: u16) -> Result<bool> {
         let Some(since) = self.introduced.get(&domain) else { return Ok(false) };
         let past = Self::now().saturating_sub(*since);
@@ -110,7 +111,8 @@ impl Shell {
         }
     }
 
-    /// The way to the service's disks, if it is by this domain: it is the back end of one, or could be and none waits for it.
+    /// The way to the service's disks, if it is by this domain: it is the back end of one, or could be and none waits
+    /// for it.
     pub(super) fn way_to_disks(&mut self, domain: &Domain, all: &[ChannelDiskStatus]) -> Result<Option<Way>> {
         let Some(served) = self.served else { return Ok(None) };
         let all: Vec<&ChannelDiskStatus> = all.iter().filter(|disk| disk.backend == served).collect();
@@ -137,7 +139,8 @@ pub fn through(way: &ChannelWayOut) -> Way {
     Way { is_card, queue, came: way.in_packets, ..Way::default() }
 }
 
-/// The way to those of these disks of a service's that this domain serves, if there is one: how much it has answered is not known.
+/// The way to those of these disks of a service's that this domain serves, if there is one: how much it has answered is
+/// not known.
 pub fn to_disks<'a>(back: u16, disks: impl IntoIterator<Item = &'a ChannelDiskStatus>, heard: &Heard) -> Option<Way> {
     let own: Vec<&ChannelDiskStatus> = disks.into_iter().filter(|disk| disk.back == back).collect();
     if own.is_empty() {
@@ -151,7 +154,8 @@ pub fn to_disks<'a>(back: u16, disks: impl IntoIterator<Item = &'a ChannelDiskSt
     let (has_lied, has_lost) = (says(op::DISK_BACK_ENDED), says(op::DISK_BACK_EMPTY));
     let has_failed = says(op::DISK_BACK_DOUBTED);
     let overdue_for = Duration::from_nanos(own.iter().map(|disk| disk.overdue_ns).max().unwrap_or(0));
-    // A long request is answered in parts, and what the hypervisor refuses is no answer of the domain's. Who has never answered is to be judged, too.
+    // A long request is answered in parts, and what the hypervisor refuses is no answer of the domain's. Who has never
+    // answered is to be judged, too.
     let taken = own.iter().map(|disk| disk.answered).sum::<u64>() + 1;
     let queue = Queue { is_waiting, taken, overdue_for };
     Some(Way { queue, is_idle, has_answered, has_lied, has_lost, has_failed, ..Way::default() })

@@ -1,15 +1,17 @@
 //! Front ends of a domain that is to be noted, and who is at their rings.
 //!
-//! The rings go back with the domain's memory. Who serves them from another domain knows of that nothing: Linux' back ends count requests and answers
-//! themselves, and take the next request of a ring that is what it was before for nonsense. The hypervisor refuses what has an end in itself.
+//! The rings go back with the domain's memory. Who serves them from another domain knows of that nothing: Linux' back
+//! ends count requests and answers themselves, and take the next request of a ring that is what it was before for
+//! nonsense. The hypervisor refuses what has an end in itself.
 
 use super::own;
 use crate::device::state;
 use crate::store::Store;
 use anyhow::{ensure, Result};
 
-/// An error says which device of the domain's has somebody at its ring who would not go back with it. At interfaces of the services `nets` there is nobody:
-/// those of one that waits for their driver domain's place are plugged in when it has that.
+/// An error says which device of the domain's has somebody at its ring who would not go back with it. At interfaces of
+/// the services `nets` there is nobody: those of one that waits for their driver domain's place are plugged in when it
+/// has that.
 pub fn check(domain: u16, nets: &[u16], store: &mut impl Store) -> Result<()> {
     let devices = format!("{}/device", own(domain));
     for kind in store.list(&devices)? {

@@ -1,12 +1,12 @@
-//! The ends of a paused domain's rings that are its own: who stands in for it talks to xenstored in its name, and knows that nothing is
-//! under way.
+//! The ends of a paused domain's rings that are its own: who stands in for it talks to xenstored in its name, and knows
+//! that nothing is under way.
 //!
-//! xenstored finds a domain's ring by the indices that are in the page, and keeps none of its own. What it does keep is what it has read of a
-//! message that is not whole, what it could not write yet, and the domain's watches. That there is none of the first two shows when a
-//! request of ours is answered: answers come in the order of requests.
+//! xenstored finds a domain's ring by the indices that are in the page, and keeps none of its own. What it does keep is
+//! what it has read of a message that is not whole, what it could not write yet, and the domain's watches. That there
+//! is none of the first two shows when a request of ours is answered: answers come in the order of requests.
 //!
-//! Nobody has to be xenstored or xenconsoled: a domain may have granted these pages to another, which writes to them as long as it likes. So
-//! whatever is read or waited for here has an end.
+//! Nobody has to be xenstored or xenconsoled: a domain may have granted these pages to another, which writes to them as
+//! long as it likes. So whatever is read or waited for here has an end.
 
 use crate::hypercall::foreign::WORDS;
 use anyhow::{bail, ensure, Context, Result};
@@ -33,8 +33,8 @@ const RSP_PROD: usize = 515;
 /// The same of a console (public/io/console.h): what it has said.
 const OUT_CONS: usize = 770;
 const OUT_PROD: usize = 771;
-/// No kernel has so many requests that it comes to these numbers soon. Somewhere in them each begins who stands in: answers to another one, which was killed,
-/// may come still.
+/// No kernel has so many requests that it comes to these numbers soon. Somewhere in them each begins who stands in:
+/// answers to another one, which was killed, may come still.
 const FIRST_REQUEST: u32 = 0x7464_0000;
 const NR_REQUESTS: u32 = 0x1_0000;
 /// So long xenstored has for an answer, and whoever reads the console for a page of text.
@@ -85,7 +85,8 @@ impl<'a> StandIn<'a> {
         self.page[word].load(Ordering::Acquire)
     }
 
-    /// Waits until the domain has asked nothing that xenstored has not read, and xenstored has said nothing that the domain has not.
+    /// Waits until the domain has asked nothing that xenstored has not read, and xenstored has said nothing that the
+    /// domain has not.
     pub fn until_idle(&mut self, limit: Duration) -> Result<()> {
         let until = Instant::now() + limit;
         while !is_idle(self.page) {
@@ -136,7 +137,8 @@ impl<'a> StandIn<'a> {
 
     fn send(&mut self, message: &[u8], until: Instant) -> Result<()> {
         let from = self.get(REQ_PROD);
-        // What the domain may have left is read first; if it is half a message, what follows is not understood, and not answered.
+        // What the domain may have left is read first; if it is half a message, what follows is not understood, and not
+        // answered.
         while self.get(REQ_CONS) != from {
             self.wait(until)?;
         }
@@ -160,8 +162,9 @@ impl<'a> StandIn<'a> {
 
     /// Has xenstored forget what the domain watched, and throws away all that it says until it has answered that.
     ///
-    /// The domain may have read a part of a message before it died, and of another one xenstored may have written a part, for which there was room. Nobody
-    /// knows when the rest comes. So what comes is no row of messages until the answer is there.
+    /// The domain may have read a part of a message before it died, and of another one xenstored may have written a
+    /// part, for which there was room. Nobody knows when the rest comes. So what comes is no row of messages until the
+    /// answer is there.
     pub fn begin_anew(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         let (request, message) = self.message(RESET_WATCHES, &[""])?;
@@ -193,8 +196,8 @@ impl<'a> StandIn<'a> {
         self.take(length).map(|_| ())
     }
 
-    /// The next message: its kind, of which request, and what it says. It is read as a whole, unless it is longer than the ring: who is killed
-    /// leaves no half one.
+    /// The next message: its kind, of which request, and what it says. It is read as a whole, unless it is longer than
+    /// the ring: who is killed leaves no half one.
     fn receive(&mut self, until: Instant) -> Result<(u32, u32, Vec<u8>)> {
         self.until_there(HEAD, until)?;
         let head = self.peek(HEAD)?;

@@ -1,4 +1,5 @@
-//! A xenstored that serves one domain's ring when it is asked for anything, and a hypervisor that notes the page of the ring.
+//! A xenstored that serves one domain's ring when it is asked for anything, and a hypervisor that notes the page of the
+//! ring.
 
 mod world;
 mod xenstored;

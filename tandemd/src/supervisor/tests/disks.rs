@@ -245,7 +245,8 @@ fn one_of_disks_is_tried_goes_and_is_started_of_the_new_image() {
 fn an_image_that_leaves_a_guest_without_its_disk_is_refused() {
     let disk = |guest| Device { guest, number: 51712 };
     let idle = |seconds| disks_look(seconds, Way { is_idle: true, ..Way::default() });
-    // What one of the new image does not serve, of what the old one served: a guest that waited before, or has gone, is none of that.
+    // What one of the new image does not serve, of what the old one served: a guest that waited before, or has gone, is
+    // none of that.
     let upgraded = |disks_without: Vec<Device>, began: u64| {
         let mut machine = disks_machine();
         machine.upgrade(new(), false, &idle(2)).unwrap();
@@ -336,7 +337,8 @@ fn one_that_waits_for_its_network_may_take_its_time_to_become_ready() {
     assert_eq!(machine.record.counts.get("not-ready"), Some(&1));
 }
 
-/// A look at a driver domain that is looked after for a network, by which packets come and go, and that serves another service's disks.
+/// A look at a driver domain that is looked after for a network, by which packets come and go, and that serves another
+/// service's disks.
 fn beside_a_network(seconds: u64, way: Option<Way>) -> Look {
     let net = Way { queue: Queue { taken: 100 * seconds, ..Queue::default() }, came: 100 * seconds, ..Way::default() };
     let others = vec![OtherWay { service: "disk".into(), kind: Kind::Disk, way, may_be_none: true }];

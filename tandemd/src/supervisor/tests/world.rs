@@ -1,5 +1,5 @@
-//! A world for the machine: a driver domain, a toolstack that takes its time, others that use the same toolstack, and a daemon that may be
-//! killed at any moment.
+//! A world for the machine: a driver domain, a toolstack that takes its time, others that use the same toolstack, and a
+//! daemon that may be killed at any moment.
 
 mod acts;
 mod daemon;
@@ -91,7 +91,8 @@ pub struct World {
     pub meeting: Duration,
     /// What can be done without the toolstack: all, nothing, or the next thing half, and then the daemon is killed.
     pub native: Native,
-    /// The PCI back end never lets the devices of the one before go, if there is one; and what was told of the last try.
+    /// The PCI back end never lets the devices of the one before go, if there is one; and what was told of the last
+    /// try.
     pub is_clung_to: bool,
     pub not_promoted: Option<String>,
     /// Who is rolled back is that by half, and stays paused.
@@ -114,7 +115,8 @@ pub struct World {
     pub lacks_another: bool,
     /// Files that are not there.
     pub missing: MissingFiles,
-    /// The machine has memory for an instance more, and says so; the toolstack finds none as long as something is left of others.
+    /// The machine has memory for an instance more, and says so; the toolstack finds none as long as something is left
+    /// of others.
     pub has_room: bool,
     pub is_full: bool,
     /// Somebody else has the toolstack's lock: who creates a domain waits for that, and has not begun.
@@ -285,7 +287,8 @@ impl World {
         self.domain.iter_mut().chain(&mut self.standby).chain(&mut self.candidate).chain(&mut self.remains)
     }
 
-    /// The machine goes down, as it does in order or by a reset, and starts again: nobody is there, and the daemon has what is on the disk.
+    /// The machine goes down, as it does in order or by a reset, and starts again: nobody is there, and the daemon has
+    /// what is on the disk.
     pub fn machine_starts_anew(&mut self) {
         (self.domain, self.standby, self.candidate) = (None, None, None);
         self.remains.clear();
@@ -316,7 +319,8 @@ impl World {
         }
     }
 
-    /// The operator has told the toolstack to destroy it: it has lost its devices and still runs, and a moment later it is paused.
+    /// The operator has told the toolstack to destroy it: it has lost its devices and still runs, and a moment later it
+    /// is paused.
     pub fn begin_destroy(&mut self) -> u16 {
         let ours = self.domain.as_mut().expect("who is destroyed is there");
         (ours.has_devices, ours.is_bereft) = (false, true);

@@ -1,9 +1,10 @@
-//! Processes that nobody has a handle of any more: they are waited for, or each would stay in Linux's list when it has ended.
+//! Processes that nobody has a handle of any more: they are waited for, or each would stay in Linux's list when it has
+//! ended.
 
 use rustix::process::{getpid, waitpid, Pid, WaitOptions};
 
-/// Waits for those that were started before this program took the place of another one (`twinctl reload`), whose children they are still. To be called
-/// before there are others.
+/// Waits for those that were started before this program took the place of another one (`twinctl reload`), whose
+/// children they are still. To be called before there are others.
 pub fn await_earlier() {
     of(getpid()).into_iter().for_each(wait);
 }

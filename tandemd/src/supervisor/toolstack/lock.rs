@@ -1,8 +1,9 @@
 //! xl's lock, and how long a process is at work that may wait for it.
 //!
-//! Who creates a domain, restores one or takes one in from another machine has that lock from the beginning to the end, be it a stream of gigabytes or
-//! the menu of a bootloader. Anybody may do that, so an xl that only waits for the lock has done nothing yet, and has as much time as it takes. The
-//! lock is a record lock (`fcntl`) on a file. Linux tells in /proc/locks who waits for one, below who has it (`fs/locks.c`, `lock_get_status`).
+//! Who creates a domain, restores one or takes one in from another machine has that lock from the beginning to the end,
+//! be it a stream of gigabytes or the menu of a bootloader. Anybody may do that, so an xl that only waits for the lock
+//! has done nothing yet, and has as much time as it takes. The lock is a record lock (`fcntl`) on a file. Linux tells
+//! in /proc/locks who waits for one, below who has it (`fs/locks.c`, `lock_get_status`).
 
 use super::children;
 use std::time::{Duration, Instant};
@@ -24,9 +25,11 @@ struct Waiter {
     held_by: Option<u32>,
 }
 
-/// Those who wait to write, by what Linux tells of all locks. What it may tell some day in other words counts for nothing.
+/// Those who wait to write, by what Linux tells of all locks. What it may tell some day in other words counts for
+/// nothing.
 ///
-/// `5: POSIX  ADVISORY  WRITE 1234 08:01:5678 0 EOF`, and below it with the same number `5: -> POSIX  ADVISORY  WRITE 1240 08:01:5678 0 EOF`.
+/// `5: POSIX  ADVISORY  WRITE 1234 08:01:5678 0 EOF`, and below it with the same number
+/// `5: -> POSIX  ADVISORY  WRITE 1240 08:01:5678 0 EOF`.
 fn waiters(locks: &str) -> Vec<Waiter> {
     let (mut waiters, mut held) = (Vec::new(), None);
     for line in locks.lines() {
@@ -109,8 +112,8 @@ impl Clock {
         Self { since, looked: since, wait: None }
     }
 
-    /// For how long this process is at work by now. It may be called seldom: a look is taken before anybody hears that it was for long. `say` gets what
-    /// there is to say to people.
+    /// For how long this process is at work by now. It may be called seldom: a look is taken before anybody hears that
+    /// it was for long. `say` gets what there is to say to people.
     pub fn past(&mut self, process: u32, say: impl FnMut(String)) -> Duration {
         let now = Instant::now();
         if now.saturating_duration_since(self.looked) >= EACH {

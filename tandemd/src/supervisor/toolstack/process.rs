@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// One that is at work for so long is told of, and for so long is ended, unless it has less time. What it waits for itself it gives up much earlier: ten
-/// seconds for each device. Only for xl's lock it waits without a limit, and that is no work.
+/// One that is at work for so long is told of, and for so long is ended, unless it has less time. What it waits for
+/// itself it gives up much earlier: ten seconds for each device. Only for xl's lock it waits without a limit, and that
+/// is no work.
 const SLOW: Duration = Duration::from_secs(30);
 pub const LONGEST: Duration = Duration::from_secs(180);
 

@@ -32,8 +32,9 @@ impl Disk {
         Self { export, connections }
     }
 
-    /// Does what is asked for. Whoever gets the disk has it alone: what came by an earlier connection, and was not done, is not done any more. Else a
-    /// write of a driver domain that is gone could come after one of its successor's.
+    /// Does what is asked for. Whoever gets the disk has it alone: what came by an earlier connection, and was not
+    /// done, is not done any more. Else a write of a driver domain that is gone could come after one of its
+    /// successor's.
     pub fn serve(&mut self, sockets: &mut SocketSet<'static>) {
         let mut newest = None;
         for (n, connection) in self.connections.iter_mut().enumerate() {

@@ -246,7 +246,8 @@ fn the_page_is_served() {
     assert_eq!(guest.peer.counts.pages, 1);
 }
 
-/// A guest that waits for a second asks again for its connection. Meanwhile a socket before the one that has it may listen again.
+/// A guest that waits for a second asks again for its connection. Meanwhile a socket before the one that has it may
+/// listen again.
 #[test]
 fn a_connection_that_is_asked_for_twice_is_one() {
     let mut guest = Guest::connected_times(STREAM_PORT, 2);

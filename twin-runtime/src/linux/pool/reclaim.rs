@@ -5,8 +5,8 @@ use crate::linux::offsets::Offsets;
 use crate::linux::skb::end_of;
 use crate::memory::{Fault, Memory};
 
-/// A search for what the domain freed, which is done in portions: what is lent may be registers of a device by now, which take their time to
-/// answer, and whoever has the pool locked is waited for.
+/// A search for what the domain freed, which is done in portions: what is lent may be registers of a device by now,
+/// which take their time to answer, and whoever has the pool locked is waited for.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is found before a portion is done"]
 pub struct Search {
@@ -25,8 +25,9 @@ impl Search {
     }
 }
 
-/// Has somebody else the data of an `sk_buff`? Whoever gets one in the domain that has another user makes a copy of it (`skb_share_check`) which
-/// shares its data, and frees it; the copy may wait in a queue for as long as it likes, and who frees it last frees the data.
+/// Has somebody else the data of an `sk_buff`? Whoever gets one in the domain that has another user makes a copy of it
+/// (`skb_share_check`) which shares its data, and frees it; the copy may wait in a queue for as long as it likes, and
+/// who frees it last frees the data.
 fn data_is_used(lent: &Lent, memory: &impl Memory, o: &Offsets) -> Result<bool, Fault> {
     if lent.head == 0 {
         // Its data is a fragment, whose page counts those that have it.
@@ -37,8 +38,9 @@ fn data_is_used(lent: &Lent, memory: &impl Memory, o: &Offsets) -> Result<bool, 
     Ok(memory.member_u32(info, o.info_dataref)? & 0xffff > 1)
 }
 
-/// Has the driver put page fragments or other `sk_buff`s into one to receive? The domain has freed it but for the lender's reference, so it did not free
-/// those, and whoever uses it next does not know of them: the domain frees them when it is asked about what it has lent.
+/// Has the driver put page fragments or other `sk_buff`s into one to receive? The domain has freed it but for the
+/// lender's reference, so it did not free those, and whoever uses it next does not know of them: the domain frees them
+/// when it is asked about what it has lent.
 fn has_more(lent: &Lent, memory: &impl Memory, o: &Offsets) -> Result<bool, Fault> {
     if lent.head == 0 || lent.out != Use::Driver {
         // Nobody but the host has put any into what it sends.
@@ -49,9 +51,9 @@ fn has_more(lent: &Lent, memory: &impl Memory, o: &Offsets) -> Result<bool, Faul
 }
 
 impl Pool {
-    /// A search. It looks at all that are to be transmitted, unless the driver has given some back since the last time, and of all objects at
-    /// a portion each time, and at the next portion the next time. Of a pool that is short it looks at all: what is missing may be what the
-    /// domain has freed, and nothing goes on before it is found.
+    /// A search. It looks at all that are to be transmitted, unless the driver has given some back since the last time,
+    /// and of all objects at a portion each time, and at the next portion the next time. Of a pool that is short it
+    /// looks at all: what is missing may be what the domain has freed, and nothing goes on before it is found.
     pub fn search(&mut self) -> Search {
         let (is_moving, is_short) = (core::mem::take(&mut self.has_sent), self.is_short());
         self.exhausted_before = self.exhausted;
@@ -63,8 +65,9 @@ impl Pool {
         }
     }
 
-    /// Takes back what the domain freed, of [`PORTION`] objects; returns how many of them. `sent` is given the cookies of those that were to be
-    /// transmitted; while it has no room for one, they are left for the next time. Other lanes may be in the middle of giving and taking.
+    /// Takes back what the domain freed, of [`PORTION`] objects; returns how many of them. `sent` is given the cookies
+    /// of those that were to be transmitted; while it has no room for one, they are left for the next time. Other lanes
+    /// may be in the middle of giving and taking.
     ///
     /// # Errors
     /// If a lent object is no longer there.

@@ -1,5 +1,5 @@
-//! Where socket buffers come from and go to: those of the pool, pieces of pages around which they are built, and whatever else the
-//! driver is done with.
+//! Where socket buffers come from and go to: those of the pool, pieces of pages around which they are built, and
+//! whatever else the driver is done with.
 
 use super::{read_fragments, Fragment, Frame, Parts, Place, HEADROOM};
 use crate::linux::offsets::Offsets;
@@ -18,8 +18,8 @@ fn set_up<M: Memory>(m: &M, o: &Offsets, skb: u64, head: u64, size: u64, room: u
     place.write_info(m, o).map(|_| ())
 }
 
-/// The pool has nothing that fits: what is its own the domain can still give, if the invocation can wait for it. Else the routine
-/// fails, as it may.
+/// The pool has nothing that fits: what is its own the domain can still give, if the invocation can wait for it. Else
+/// the routine fails, as it may.
 fn none_left<H: Host>(host: &H) -> Done {
     if host.may_wait() {
         Err(Stop::Upcall)
@@ -95,8 +95,8 @@ pub fn free_fragment<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Don
     }
 }
 
-/// Gives up a reference to the domain's page in which `data` lies, unless it is the last one: that only its own kernel can give up,
-/// which then frees the page. `false`: nothing was done.
+/// Gives up a reference to the domain's page in which `data` lies, unless it is the last one: that only its own kernel
+/// can give up, which then frees the page. `false`: nothing was done.
 fn put_page(s: &Support, host: &impl Memory, data: u64) -> bool {
     const TAIL: u64 = 1;
     let put = || {
@@ -109,8 +109,8 @@ fn put_page(s: &Support, host: &impl Memory, data: u64) -> bool {
     put().is_some_and(|(_, is_put)| is_put)
 }
 
-/// `skb_page_frag_refill(bytes, fragment, flags)`: is there room for so many bytes in the page that a driver cuts up? Another page is the
-/// domain's to give.
+/// `skb_page_frag_refill(bytes, fragment, flags)`: is there room for so many bytes in the page that a driver cuts up?
+/// Another page is the domain's to give.
 pub fn refill_fragment<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [bytes, fragment, ..] = *args;
     let o = &s.offsets;
@@ -155,7 +155,8 @@ pub(super) fn release<H: Host>(s: &Support, host: &mut H, frame: &Frame<'_>) -> 
     release_parts(s, host, frame.skb, frame.head, frame.fragments)
 }
 
-/// Is done with an `sk_buff` of which nothing is known yet. It is read while it is the driver's: whoever takes it out of the pool writes it.
+/// Is done with an `sk_buff` of which nothing is known yet. It is read while it is the driver's: whoever takes it out
+/// of the pool writes it.
 pub(super) fn release_unread<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
     if host.with_pool(|pool| pool.is_with(skb)) != Some(Use::Driver) {
         return release_parts(s, host, skb, 0, &[]);
@@ -167,7 +168,8 @@ pub(super) fn release_unread<H: Host>(s: &Support, host: &mut H, skb: u64) -> Re
     }
 }
 
-/// Gives an `sk_buff` back, then what is around it: page fragments, and the buffer at `head`, if there is one and the pool has lent it apart.
+/// Gives an `sk_buff` back, then what is around it: page fragments, and the buffer at `head`, if there is one and the
+/// pool has lent it apart.
 fn release_parts<H: Host>(s: &Support, host: &mut H, skb: u64, head: u64, fragments: &[Fragment]) -> Result<(), Stop> {
     let lent = match host.with_pool(|pool| pool.give(skb)) {
         Given::Back(lent) => lent,

@@ -1,4 +1,5 @@
-//! Bytes out of a packet, wherever they lie in it: by this a driver reads headers that are not whole in the linear part.
+//! Bytes out of a packet, wherever they lie in it: by this a driver reads headers that are not whole in the linear
+//! part.
 
 use super::{read_fragments, Parts, LARGEST};
 use crate::linux::text::{self, go_on};
@@ -7,8 +8,8 @@ use crate::linux::{bad, Done, Host, Stop, Support};
 /// `-EFAULT`, as an `int`.
 const EFAULT: u64 = 14u32.wrapping_neg() as u64;
 
-/// `skb_copy_bits(skb, offset, to, len)`: 0, or `-EFAULT` if not all of that is in the packet; then nothing is written. Bytes before the packet are
-/// not in it, though Linux's own copies what is there.
+/// `skb_copy_bits(skb, offset, to, len)`: 0, or `-EFAULT` if not all of that is in the packet; then nothing is written.
+/// Bytes before the packet are not in it, though Linux's own copies what is there.
 pub fn copy<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [skb, offset, to, len, ..] = *args;
     let (offset, len) = (offset & 0xffff_ffff, len & 0xffff_ffff);
@@ -30,7 +31,8 @@ pub fn copy<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     copy_pieces(s, host, &parts, copy_first, rest)
 }
 
-/// The same of bytes that lie in fragments: those that come before them, and where the rest goes, begins in the fragments, and how long it is.
+/// The same of bytes that lie in fragments: those that come before them, and where the rest goes, begins in the
+/// fragments, and how long it is.
 #[cold]
 #[inline(never)]
 fn copy_pieces<H: Host>(

@@ -1,5 +1,5 @@
-//! Headers of a packet of IPv6: a driver that tells connections from each other looks past the extension headers. Its results go to variables
-//! of its own, in the unsafe area, which the domain's routines do not reach.
+//! Headers of a packet of IPv6: a driver that tells connections from each other looks past the extension headers. Its
+//! results go to variables of its own, in the unsafe area, which the domain's routines do not reach.
 
 use super::bits::peek;
 use super::{low_u32, Parts};
@@ -17,8 +17,8 @@ const DESTINATION: u8 = 60;
 const FIXED: u32 = 40;
 const NEXT: usize = 6;
 
-/// Flags of `ipv6_find_hdr`: it has come across a fragment header; it is to end at an authentication header; it is to pass routing headers
-/// without segments left.
+/// Flags of `ipv6_find_hdr`: it has come across a fragment header; it is to end at an authentication header; it is to
+/// pass routing headers without segments left.
 const HAS_FRAGMENT: u32 = 1 << 0;
 const TO_AUTHENTICATION: u32 = 1 << 1;
 const PAST_ROUTING: u32 = 1 << 2;
@@ -48,7 +48,8 @@ struct Headers<'a> {
 }
 
 impl Headers<'_> {
-    /// Bytes at `offset`, an `int`; what is before the packet in its buffer can be read as well. `None`: not all of them are there.
+    /// Bytes at `offset`, an `int`; what is before the packet in its buffer can be read as well. `None`: not all of
+    /// them are there.
     fn read<H: Host, const N: usize>(&self, host: &mut H, offset: u32) -> Result<Option<[u8; N]>, Stop> {
         let mut bytes = [0; N];
         let before = offset.cast_signed();
@@ -76,9 +77,9 @@ fn begin(word: u16) -> u16 {
     word & !7
 }
 
-/// `ipv6_skip_exthdr(skb, start, next, fragment)`: where the first header from `start` on is that is no extension; its number is put to `next`, and
-/// the word of the last fragment header to `fragment`, as it is in the packet. -1: the packet ends before. That of a fragment which is not
-/// the first is where the search ends.
+/// `ipv6_skip_exthdr(skb, start, next, fragment)`: where the first header from `start` on is that is no extension; its
+/// number is put to `next`, and the word of the last fragment header to `fragment`, as it is in the packet. -1: the
+/// packet ends before. That of a fragment which is not the first is where the search ends.
 pub fn skip_extensions<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [skb, start, next, fragment, ..] = *args;
     let headers = Headers { support: s, parts: Parts::read(host, &s.offsets, skb)? };
@@ -127,9 +128,10 @@ struct Found {
     flags: u32,
 }
 
-/// `ipv6_find_hdr(skb, offset, target, fragment, flags)`: the number of the header that was found, and its place in `offset`: the first with the number
-/// `target`, or the last one if that is negative. It looks into the packet's own header, or that at `offset` unless that is 0. `fragment` and
-/// `flags` may be null: where a fragment begins, and see the flags. `-ENOENT`: there is none; `-EBADMSG`: the packet ends before.
+/// `ipv6_find_hdr(skb, offset, target, fragment, flags)`: the number of the header that was found, and its place in
+/// `offset`: the first with the number `target`, or the last one if that is negative. It looks into the packet's own
+/// header, or that at `offset` unless that is 0. `fragment` and `flags` may be null: where a fragment begins, and see
+/// the flags. `-ENOENT`: there is none; `-EBADMSG`: the packet ends before.
 pub fn find_header<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [skb, offset, target, fragment, flags, _] = *args;
     let headers = Headers { support: s, parts: Parts::read(host, &s.offsets, skb)? };

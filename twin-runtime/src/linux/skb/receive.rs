@@ -11,9 +11,10 @@ const GRO_NORMAL: u64 = 3;
 /// `ip_summed`: the checksum is to be completed by whoever sends the packet on.
 const CHECKSUM_PARTIAL: u8 = 3;
 
-/// A received packet. Each word was read once and is a copy; the Ethernet header and the linear part lie inside the buffer, and
-/// each fragment names a `struct page` and at most [`super::LARGEST`] bytes. What the pages hold, and whether they are the domain's, whoever
-/// reads them checks: [`Memory`] for linear data, [`Host::machine_frame`] for fragments.
+/// A received packet. Each word was read once and is a copy; the Ethernet header and the linear part lie inside the
+/// buffer, and each fragment names a `struct page` and at most [`super::LARGEST`] bytes. What the pages hold, and
+/// whether they are the domain's, whoever reads them checks: [`Memory`] for linear data, [`Host::machine_frame`] for
+/// fragments.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'f> {
     /// The `sk_buff`.
@@ -36,10 +37,11 @@ pub struct Frame<'f> {
     pub tag: Option<[u8; 4]>,
     /// Page fragments.
     pub fragments: &'f [Fragment],
-    /// It has never been on a wire, and its checksum is to be completed: where the sum begins and where it is stored, from the Ethernet header
-    /// on, in the linear part and not before that.
+    /// It has never been on a wire, and its checksum is to be completed: where the sum begins and where it is stored,
+    /// from the Ethernet header on, in the linear part and not before that.
     pub blank: Option<(u16, u16)>,
-    /// It is one for many: payload of each in bytes, not 0, and `gso_type`. Also by a device that puts together what came on a wire.
+    /// It is one for many: payload of each in bytes, not 0, and `gso_type`. Also by a device that puts together what
+    /// came on a wire.
     pub segmentation: Option<(u16, u32)>,
 }
 
@@ -59,8 +61,9 @@ pub enum Many {
 pub struct UnknownKind;
 
 impl Frame<'_> {
-    /// What the frame is many of, if it is, and the payload of each in bytes. One datagram that is to be cut into fragments of IP's is not: its
-    /// receiver would put them together again. Nor is what was put together with its sums made: it is a long one, unless it is datagrams.
+    /// What the frame is many of, if it is, and the payload of each in bytes. One datagram that is to be cut into
+    /// fragments of IP's is not: its receiver would put them together again. Nor is what was put together with its sums
+    /// made: it is a long one, unless it is datagrams.
     ///
     /// # Errors
     /// See [`UnknownKind`].
@@ -143,7 +146,8 @@ pub fn gro_receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done 
 /// Bytes for headers in an `sk_buff` whose packet is in pages.
 const HEADERS: u64 = 256;
 
-/// `napi_get_frags(napi)`: the `sk_buff` that the next packet in pages is described by; it stays the poll's until that is handed over.
+/// `napi_get_frags(napi)`: the `sk_buff` that the next packet in pages is described by; it stays the poll's until that
+/// is handed over.
 pub fn get_frags<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let at = args[0].wrapping_add(s.offsets.napi_skb);
     let kept = host.u64(at)?;
@@ -171,7 +175,8 @@ pub fn gro_frags<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     Ok(GRO_NORMAL)
 }
 
-/// Moves the Ethernet header of a packet in pages to where others have it. `false`: the packet is too short, or has no room for it.
+/// Moves the Ethernet header of a packet in pages to where others have it. `false`: the packet is too short, or has no
+/// room for it.
 fn pull_header<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<bool, Stop> {
     let o = &s.offsets;
     let len = ETHERNET_HEADER;
@@ -225,7 +230,8 @@ fn hand_over<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
     release(s, host, &frame)
 }
 
-/// The same of one that has fragments, or comes from a machine that leaves to others what a card does: the host, or a neighbour there.
+/// The same of one that has fragments, or comes from a machine that leaves to others what a card does: the host, or a
+/// neighbour there.
 #[cold]
 fn hand_over_unusual<H: Host>(s: &Support, host: &mut H, parts: &Parts, frame: Frame<'_>) -> Result<(), Stop> {
     let (fragments, nr) = read_fragments(host, s, parts)?;
@@ -246,7 +252,8 @@ fn hand_over_unusual<H: Host>(s: &Support, host: &mut H, parts: &Parts, frame: F
     release(s, host, &frame)
 }
 
-/// Reads where the checksum is that is to be completed; the second is not before the first. A buffer may be longer than a packet.
+/// Reads where the checksum is that is to be completed; the second is not before the first. A buffer may be longer than
+/// a packet.
 fn blank<H: Host>(s: &Support, host: &H, parts: &Parts, frame: &Frame<'_>) -> Result<(u16, u16), Stop> {
     let (o, mac) = (&s.offsets, frame.mac_header.wrapping_sub(parts.head));
     let start = u64::from(host.member_u16(frame.skb, o.skb_csum_start)?).checked_sub(mac);
@@ -260,8 +267,8 @@ fn blank<H: Host>(s: &Support, host: &H, parts: &Parts, frame: &Frame<'_>) -> Re
     places.ok_or(bad("checksum out of the packet", frame.skb))
 }
 
-/// Reads a packet, without its fragments. `None` if it is too short for an Ethernet header: nobody wants it, but whoever sent it must not
-/// end the twin by it.
+/// Reads a packet, without its fragments. `None` if it is too short for an Ethernet header: nobody wants it, but
+/// whoever sent it must not end the twin by it.
 #[inline(always)]
 fn frame<H: Host>(host: &H, s: &Support, skb: u64, parts: &Parts) -> Result<Option<Frame<'static>>, Stop> {
     let o = &s.offsets;

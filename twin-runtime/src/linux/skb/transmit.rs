@@ -150,8 +150,9 @@ impl Support {
         Ok(())
     }
 
-    /// Has an `sk_buff` that was reserved carry a packet of which `len` bytes lie in its buffer, and the next `more` in its pages; of
-    /// `packet`, header and fragments are not used. `false`: it is not reserved; or has not so many pages, and is given back.
+    /// Has an `sk_buff` that was reserved carry a packet of which `len` bytes lie in its buffer, and the next `more` in
+    /// its pages; of `packet`, header and fragments are not used. `false`: it is not reserved; or has not so many
+    /// pages, and is given back.
     ///
     /// # Errors
     /// If the pool's memory is not there any more.

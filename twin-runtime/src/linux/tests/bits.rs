@@ -32,7 +32,8 @@ fn packet(f: &mut Fake, s: &Support) -> (u64, u64) {
     (skb, info)
 }
 
-/// What a driver reads that looks for what is behind the tags of a frame which ends within them, and all else that it may ask for.
+/// What a driver reads that looks for what is behind the tags of a frame which ends within them, and all else that it
+/// may ask for.
 #[test]
 fn bytes_of_a_packet_are_copied_wherever_they_lie() {
     let (mut f, s) = domain(2);

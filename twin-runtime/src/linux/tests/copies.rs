@@ -40,8 +40,8 @@ fn long_copies_and_fills_pause() {
     assert_eq!(f.asked, 0);
 }
 
-/// Whatever the structures say, others on the machine have something of the CPU after 4 KiB, and a little for what is around them. All of it may be
-/// registers of a device.
+/// Whatever the structures say, others on the machine have something of the CPU after 4 KiB, and a little for what is
+/// around them. All of it may be registers of a device.
 #[test]
 fn no_routine_stays_away_for_long() {
     const MOST: Work = Work { bytes: 4096 + 256, accesses: 256 };

@@ -6,7 +6,8 @@ use crate::memory::Memory;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// In the unsafe area, where variables are of which a driver takes the address: of `ipv6_find_hdr`, then of `ipv6_skip_exthdr`.
+/// In the unsafe area, where variables are of which a driver takes the address: of `ipv6_find_hdr`, then of
+/// `ipv6_skip_exthdr`.
 const OFFSET: u64 = 0x0080_0000_2000;
 const FRAGMENT: u64 = OFFSET + 4;
 const FLAGS: u64 = OFFSET + 8;

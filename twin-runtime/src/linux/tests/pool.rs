@@ -29,7 +29,8 @@ fn an_object_is_lent_once() {
     assert_eq!(f.pool.free(), (2, 2, 2));
 }
 
-/// Also if the domain lends what is at 0, by which the pool says that there is none: the pages that a packet is given are the pages that it has.
+/// Also if the domain lends what is at 0, by which the pool says that there is none: the pages that a packet is given
+/// are the pages that it has.
 #[test]
 fn the_pages_that_a_packet_was_given_are_those_that_it_has() {
     const PAGES: u64 = 8;
@@ -88,7 +89,8 @@ fn what_the_domain_freed_is_reclaimed() {
     );
 }
 
-/// Who gets a lent `sk_buff` in the domain makes a copy of it that shares its data, and frees it. The data is free when the copy is.
+/// Who gets a lent `sk_buff` in the domain makes a copy of it that shares its data, and frees it. The data is free when
+/// the copy is.
 #[test]
 fn what_a_copy_of_the_domains_shares_is_not_reclaimed() {
     let (mut f, s) = domain(1);
@@ -141,7 +143,8 @@ fn what_the_domain_freed_is_reclaimed_in_portions() {
     assert_eq!((found, f.pool.free().0, f.reclaimed.len()), (others as usize + 1, MANY as usize, 1));
 }
 
-/// What waits for a buffer waits for one look, however many the domain has freed. Nothing else may happen meanwhile that makes for another.
+/// What waits for a buffer waits for one look, however many the domain has freed. Nothing else may happen meanwhile
+/// that makes for another.
 #[test]
 fn all_that_the_domain_freed_is_reclaimed_if_the_pool_is_short() {
     const MANY: u64 = 500;

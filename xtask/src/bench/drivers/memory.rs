@@ -1,5 +1,5 @@
-//! In how much of its memory a small driver domain works, idle and under load, and what could be had of the rest: the figures 3 and 4 of the paper
-//! on driver reuse in virtual machines, for those of Tandem.
+//! In how much of its memory a small driver domain works, idle and under load, and what could be had of the rest: the
+//! figures 3 and 4 of the paper on driver reuse in virtual machines, for those of Tandem.
 
 use anyhow::{ensure, Context, Result};
 use bench::lines::{self, Line};
@@ -40,7 +40,8 @@ pub struct Sets {
 }
 
 impl Sets {
-    /// From what was reported, with the windows of the loads and of the idle domains, both in their order; and from what the machine's memory held.
+    /// From what was reported, with the windows of the loads and of the idle domains, both in their order; and from
+    /// what the machine's memory held.
     pub fn read(reports: &[&str], windows: &[Window], contents: &Path) -> Result<Self> {
         let domains = owned(reports.iter().copied());
         let rows = rows(reports, windows, &domains)?;

@@ -1,9 +1,11 @@
-//! What a byte costs, of loads that move bytes: how much one CPU moves in a time, on native Linux and on each way. With the same throughput it is the CPU's utilization.
+//! What a byte costs, of loads that move bytes: how much one CPU moves in a time, on native Linux and on each way. With
+//! the same throughput it is the CPU's utilization.
 
 use super::{Cost, Place};
 use std::fmt::Write;
 
-/// Bytes of a unit of these loads: of a frame that is a datagram, of TCP's data in a segment, of a request. A ping's and a page's round trips are counted by themselves.
+/// Bytes of a unit of these loads: of a frame that is a datagram, of TCP's data in a segment, of a request. A ping's
+/// and a page's round trips are counted by themselves.
 pub fn of_unit(load: &str) -> Option<u32> {
     Some(match load {
         "send-64" | "receive-64" => 60,

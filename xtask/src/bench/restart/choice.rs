@@ -50,7 +50,8 @@ pub enum Cause {
     Planned,
     /// Not it, but the daemon that has given its driver a twin.
     Twind,
-    /// Its devices are told addresses that are nobody's. The last one: QEMU's cards may send a damaged frame then, and who hears of it hangs up.
+    /// Its devices are told addresses that are nobody's. The last one: QEMU's cards may send a damaged frame then, and
+    /// who hears of it hangs up.
     Dma,
 }
 
@@ -151,7 +152,8 @@ impl fmt::Display for Boot {
     }
 }
 
-/// The boots that the words choose. A word narrows what it is a word of; no word of a kind leaves all of it, but for drivers.
+/// The boots that the words choose. A word narrows what it is a word of; no word of a kind leaves all of it, but for
+/// drivers.
 pub fn chosen(words: &[String]) -> Result<Vec<Boot>> {
     let all = [
         Driver::ALL.iter().map(|d| d.name()).collect::<Vec<_>>(),

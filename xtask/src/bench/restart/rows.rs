@@ -31,7 +31,8 @@ pub struct Crash {
 const WRONG: u64 = 4096;
 
 impl Crash {
-    /// From a report of `restart.sh`; `None` if figures are missing. A guest that has seen no gap was without for less than `least_ms`, which it is taken for.
+    /// From a report of `restart.sh`; `None` if figures are missing. A guest that has seen no gap was without for less
+    /// than `least_ms`, which it is taken for.
     pub fn parse(report: &str, least_ms: u64) -> Option<Self> {
         let (figures, said) = report.split_once('|')?;
         let number = |name: &str| field(figures, name).and_then(|value| value.parse::<u64>().ok());
@@ -54,7 +55,8 @@ impl Crash {
         })
     }
 
-    /// So many segments of the guest's came at the other end twice: nothing of them had been lost, but the answer was late.
+    /// So many segments of the guest's came at the other end twice: nothing of them had been lost, but the answer was
+    /// late.
     pub fn came_again(&mut self, count: u64) {
         self.lost_segments = self.resent.map(|resent| resent.saturating_sub(count));
     }
@@ -76,8 +78,8 @@ const WEDGED_MS: u64 = 500;
 /// `undrained-ms`, if nothing is said, of interfaces and of disks.
 const UNDRAINED_MS: [u64; 2] = [10_000, 60_000];
 
-/// For how many ms at most nobody is to know of what the daemon calls so, where a limit of the configuration decides that, and guests have no answer meanwhile. With `overdue`
-/// they have some.
+/// For how many ms at most nobody is to know of what the daemon calls so, where a limit of the configuration decides
+/// that, and guests have no answer meanwhile. With `overdue` they have some.
 fn limit_ms(ended: &str, is_of_disks: bool) -> Option<u64> {
     match ended {
         "wedged" => Some(WEDGED_MS),
@@ -172,20 +174,23 @@ impl Row {
         [self.resent(), self.lost_segments()].map(|count| count.map_or(String::new(), |count| count.to_string()))
     }
 
-    /// For so long, of the time beyond the device's own, a limit of the configuration let nobody know of it. Nothing where a twin is the way out: it may go on meanwhile, and
-    /// nothing where the outage is shorter, so that this was no part of it.
+    /// For so long, of the time beyond the device's own, a limit of the configuration let nobody know of it. Nothing
+    /// where a twin is the way out: it may go on meanwhile, and nothing where the outage is shorter, so that this was
+    /// no part of it.
     fn unknown_ms(&self, crash: &Crash) -> Option<u64> {
         let limit = limit_ms(&crash.ended, self.driver.disk().is_some()).filter(|_| self.mode == Mode::Vm)?;
         let noticed = crash.noticed_ms.filter(|noticed| *noticed <= crash.outage_ms)?;
         Some(noticed.min(limit))
     }
 
-    /// What is beyond the device's own time, without the time that a limit of the configuration takes: that has an aim of its own.
+    /// What is beyond the device's own time, without the time that a limit of the configuration takes: that has an aim
+    /// of its own.
     fn known_ms(&self, crash: &Crash) -> u64 {
         crash.beyond_ms().saturating_sub(self.unknown_ms(crash).unwrap_or(0))
     }
 
-    /// The longest that is to be beyond the device's own time, if there is such an aim. Of disks it is the same whatever the way is.
+    /// The longest that is to be beyond the device's own time, if there is such an aim. Of disks it is the same
+    /// whatever the way is.
     fn beyond_aim_ms(&self) -> Option<u64> {
         match (self.driver.disk().is_some(), self.way) {
             (_, Way::Kept) => None,
@@ -263,8 +268,8 @@ pub fn segments_csv(rows: &[Row]) -> String {
     std::iter::once(header).chain(rows.iter().map(line)).collect()
 }
 
-/// For people, with how long nobody knew, and how many of each row's aims are met. `known` is what is beyond without the time that a limit of the configuration takes until it is
-/// noticed, where there is one.
+/// For people, with how long nobody knew, and how many of each row's aims are met. `known` is what is beyond without
+/// the time that a limit of the configuration takes until it is noticed, where there is one.
 pub fn as_text(rows: &[Row], wanted: u64) -> String {
     let mut out = String::from(
         "                                                         lost                        outage, ms     device  beyond, ms    noticed, ms   known, ms     segments      aims\n\

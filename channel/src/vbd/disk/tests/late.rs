@@ -14,7 +14,8 @@ fn answers_ahead(bench: &Bench) -> u32 {
     bench.back.0[3].load(SeqCst).wrapping_sub(bench.rsp_prod)
 }
 
-/// Asks for one page after the other, a microsecond apart, that the back end does not answer: after how many more the guest is to notify.
+/// Asks for one page after the other, a microsecond apart, that the back end does not answer: after how many more the
+/// guest is to notify.
 fn ask_quickly(bench: &mut Bench, nr: u32) -> Vec<u32> {
     let ask = |n| {
         bench.ask(BLKIF_OP_READ, n, 1000 * n, 1);

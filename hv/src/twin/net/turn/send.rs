@@ -15,7 +15,8 @@ use twin_runtime::Reason;
 
 /// Packets that are sent at once, before it is looked whether something came.
 const SEND_AT_ONCE: usize = 64;
-/// Until a stopped queue is looked at again although nobody woke it, in ns: its own driver may have, on the domain's side.
+/// Until a stopped queue is looked at again although nobody woke it, in ns: its own driver may have, on the domain's
+/// side.
 const STOPPED_NS: u64 = 1_000_000;
 /// From one look at what the domain has freed itself to the next, in ns.
 const RECLAIM_NS: u64 = 50_000_000;

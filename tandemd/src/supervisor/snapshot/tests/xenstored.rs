@@ -1,4 +1,5 @@
-//! A xenstored that serves one domain's ring when it is called by it, as oxenstored does; and the state of all that is in this world.
+//! A xenstored that serves one domain's ring when it is called by it, as oxenstored does; and the state of all that is
+//! in this world.
 
 use super::*;
 use crate::fake_store::{Asked, Nodes};
@@ -22,7 +23,8 @@ pub struct State {
     pub half: Vec<u8>,
     pub queued: VecDeque<u8>,
     pub is_paused: bool,
-    /// So often it is stopped when it has said the head of a request of its own and not the rest; it has now; answers that it got.
+    /// So often it is stopped when it has said the head of a request of its own and not the rest; it has now; answers
+    /// that it got.
     pub halves: u32,
     pub has_said_half: bool,
     pub nr_answered: u32,
