@@ -183,17 +183,23 @@ fn each_entry_of_the_changelog_has_one_mark_at_its_start() {
     assert!(wrong.is_empty(), "no mark at the start, or another one behind it:\n{}", wrong.join("\n"));
 }
 
-/// Numbers of `row 10 of PAGE`, `rows 10, 20 and 30 of PAGE` in a line.
-fn rows_of(line: &str) -> Vec<u32> {
-    let Some((before, _)) = line.split_once(" of `docs/architecture.md`") else { return Vec::new() };
-    let named = before.rsplit_once("row").map_or("", |(_, named)| named);
-    named.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+/// Numbers of `row 10 of PAGE`, `rows 10, 20 and 30 of PAGE` in the comments of a file.
+fn rows_of(text: &str) -> Vec<u32> {
+    let text: Vec<_> = text.lines().map(|line| line.trim_start().trim_start_matches(['/', '!']).trim()).collect();
+    let text = text.join(" ");
+    let mut before: Vec<_> = text.split(" of `docs/architecture.md`").collect();
+    before.pop();
+    let named = |part: &str| part.rsplit_once("row").map_or("", |(_, named)| named.trim_start_matches('s')).to_owned();
+    let is_list =
+        |named: &String| named.split([' ', ',']).all(|word| word == "and" || word.bytes().all(|b| b.is_ascii_digit()));
+    let lists = before.into_iter().map(named).filter(is_list);
+    lists.flat_map(|list| list.split([' ', ',']).filter_map(|word| word.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
 /// The table of locks is in order, and files that say which locks they take name rows of it.
 #[test]
 fn rows_of_locks_that_are_named_are_there() {
-    assert_eq!(rows_of("locks: rows 10, 20 and 30 of `docs/architecture.md`."), [10, 20, 30]);
+    assert_eq!(rows_of("//! locks: rows 10, 20\n//! and 30 of `docs/architecture.md`.\n/// row 7, a lock of `docs/architecture.md`"), [10, 20, 30]);
     let page = fs::read_to_string(host::root().join("docs/architecture.md")).expect("a page");
     let table = page.split("\n## ").find(|part| part.starts_with("Locks\n")).expect("the chapter");
     let row = |line: &str| line.strip_prefix("| ")?.split_once(" |")?.0.parse::<u32>().ok();
@@ -203,10 +209,33 @@ fn rows_of_locks_that_are_named_are_there() {
     files(&host::root().join("hv/src"), &mut found);
     let named = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap_or_default();
-        text.lines().flat_map(rows_of).map(|row| (path.clone(), row)).collect::<Vec<_>>()
+        rows_of(&text).into_iter().map(|row| (path.clone(), row)).collect::<Vec<_>>()
     };
     let named: Vec<_> = found.into_iter().flat_map(named).collect();
     assert!(named.len() > 20, "{named:?}");
     let missing: Vec<_> = named.iter().filter(|(_, row)| !rows.contains(row)).collect();
     assert!(missing.is_empty(), "docs/architecture.md has no such row of locks: {missing:?}");
+}
+
+/// The formatter breaks code, but leaves comments as they are. Tables of Markdown cannot be broken.
+#[test]
+fn comments_are_no_wider_than_code() {
+    let settings = fs::read_to_string(host::root().join("rustfmt.toml")).expect("the formatter's settings");
+    let width = settings.lines().find_map(|line| line.strip_prefix("max_width = ")?.parse::<usize>().ok());
+    let width = width.expect("the width of code");
+    let mut found = Vec::new();
+    files(&host::root(), &mut found);
+    found.retain(|path| path.extension().is_some_and(|ending| ending == "rs"));
+    assert!(found.len() > 500, "{}", found.len());
+    let is_wide = |line: &str| {
+        let comment = line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!', ' ']));
+        comment.is_some_and(|text| !text.starts_with('|')) && line.chars().count() > width
+    };
+    let of = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("a source");
+        let wide = text.lines().enumerate().filter(|(_, line)| is_wide(line));
+        wide.map(|(i, line)| format!("{}:{}: {line}", path.display(), i + 1)).collect::<Vec<_>>()
+    };
+    let wide: Vec<_> = found.iter().flat_map(of).collect();
+    assert!(wide.is_empty(), "comments wider than {width} columns:\n{}", wide.join("\n"));
 }
