@@ -177,6 +177,32 @@ static void variables(void)
 	check(op.call.status == ERROR(NOT_FOUND), "GetVariable of none: status %#lx", op.call.status);
 }
 
+/* Where the code of guests/firmware begins, and with it its services that do nothing wrong. */
+static u64 firmware_code(void)
+{
+	enum { LINKED = 0x4000000, RUNTIME_CODE = 5 };
+	for (u64 address = LINKED; address < LINKED + (1 << 20); address += PAGE) {
+		op.info.mem.addr = address, op.info.mem.size = 1;
+		if (!ask(MEM_INFO) && op.info.mem.type == RUNTIME_CODE)
+			return address;
+	}
+	check(false, "there is no code of run-time services");
+	return 0;
+}
+
+/* Breakpoints of ours mean our memory: one where the firmware has its code is none to that, and all are there afterwards. */
+static void breakpoints(s64 expected)
+{
+	static volatile u64 watched;
+	check_result(HC2(set_debugreg, 0, firmware_code()), 0, "DR0");
+	check_result(HC2(set_debugreg, 1, &watched), 0, "DR1");
+	check_result(HC2(set_debugreg, 7, 1 << 0 | 1 << 2 | 1 << 20 | 2 << 22), 0, "DR7");
+	check_result(call(QUERY_INFO, 0), expected, "a service with a breakpoint in it");
+	u64 vector = PROBE("movq $1, (%0)\n\tnop", : : "r"(&watched) : "r11", "memory");
+	check(vector == 1, "a write to the watched word gives %ld", vector);
+	check_result(HC2(set_debugreg, 7, 0x400), 0, "DR7");
+}
+
 /* Made by guests/firmware: GetTime does what firmware must not do. */
 static void faulty_firmware(u32 fault)
 {
@@ -193,6 +219,7 @@ static void faulty_firmware(u32 fault)
 	}
 	/* Nobody knows in what state it is: no other service is called either. */
 	check_result(call(QUERY_INFO, 0), fault < RETURNS && fault ? -EOPNOTSUPP : 0, "another service");
+	breakpoints(fault < RETURNS && fault ? -EOPNOTSUPP : 0);
 	check(fault < NR_FAULTS, "there is no fault %u", fault);
 	/* And everything goes on. */
 	u64 until = now_ns() + 20000000;

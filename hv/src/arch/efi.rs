@@ -16,6 +16,7 @@ use alloc::boxed::Box;
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use hv_core::efi::{runtime_pieces, Attributes, MemoryMap, Rights, Services, Tables, RUNTIME_CODE, RUNTIME_DATA};
+use x86::rflags::DR7_DEFAULT;
 use x86::{MachAddr, Mfn, PteFlags};
 use xen_abi::regs::CpuUserRegs;
 
@@ -187,12 +188,17 @@ pub unsafe fn call(fpu: &FpuArea, function: u64, arguments: [u64; 5]) -> Result<
     fpu.save();
     fpu::set_initial();
     let before = cpu::read_cr3();
+    let breakpoints = cpu::read_dr7();
     CALLER.store(this_cpu().cpu + 1, Ordering::SeqCst);
-    // SAFETY: the root has the hypervisor's slots; (1); interrupts are off; a fault comes back here.
+    // SAFETY: the root has the hypervisor's slots; (1); interrupts are off; a fault comes back here. The firmware is at
+    // addresses at which guests may have breakpoints, so none is armed meanwhile: one on an instruction is a fault,
+    // which would come again and again at ring 0. What is armed afterwards is what was.
     let status = unsafe {
+        cpu::write_dr7(DR7_DEFAULT);
         cpu::write_cr3(root.addr().raw());
         let status = efi_call(function, &arguments, CALLER_STACK.as_ptr());
         cpu::write_cr3(before);
+        cpu::write_dr7(breakpoints);
         status
     };
     CALLER.store(0, Ordering::SeqCst);

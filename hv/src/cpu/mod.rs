@@ -401,3 +401,12 @@ pub fn read_dr6() -> u64 {
     unsafe { asm!("mov {}, dr6", out(reg) v, options(nomem, nostack, preserves_flags)) };
     v
 }
+
+/// Reads DR7.
+#[inline]
+pub fn read_dr7() -> u64 {
+    let v: u64;
+    // SAFETY: as `read_dr6`.
+    unsafe { asm!("mov {}, dr7", out(reg) v, options(nomem, nostack, preserves_flags)) };
+    v
+}
