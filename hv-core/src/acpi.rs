@@ -42,6 +42,11 @@ pub fn find_root(memory: &[u8]) -> Option<(u64, bool)> {
     (0..memory.len()).step_by(16).find_map(|at| root(memory.get(at..)?))
 }
 
+/// Where a BIOS has its extended data area, by the word that it leaves in low memory. `None`: it has none.
+pub fn extended_bios_data(pointer: &[u8]) -> Option<u64> {
+    number::<2>(pointer, 0).map(|segment| segment << 4).filter(|&addr| addr >= 0x400)
+}
+
 /// Reads a root pointer structure.
 pub fn root(rsdp: &[u8]) -> Option<(u64, bool)> {
     if !rsdp.starts_with(b"RSD PTR ") || !checksum_is_right(rsdp.get(..20)?) {

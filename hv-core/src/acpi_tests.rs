@@ -29,6 +29,14 @@ fn root_pointer_old_and_new() {
 }
 
 #[test]
+fn a_bios_may_have_no_extended_data_area_and_no_word_of_it() {
+    assert_eq!(extended_bios_data(&[0xc0, 0x9f]), Some(0x9_fc00));
+    for nowhere in [&[0, 0][..], &[0x3f, 0], &[0xc0], &[]] {
+        assert_eq!(extended_bios_data(nowhere), None, "{nowhere:?}");
+    }
+}
+
+#[test]
 fn madt_entries() {
     let mut table = vec![0u8; 44];
     table[36..40].copy_from_slice(&0xfee0_0000u32.to_le_bytes());

@@ -1,6 +1,6 @@
 //! Finds the ACPI tables in memory. What they say is parsed in `hv_core::acpi`.
 
-use crate::mem::{phys_to_virt, vmap};
+use crate::mem::vmap;
 use crate::sync::Once;
 use crate::{info, warn};
 use alloc::vec::Vec;
@@ -77,11 +77,11 @@ pub fn s5_sleep_types() -> Option<(u8, u8)> {
 }
 
 fn find_root() -> Option<(MachAddr, bool)> {
-    // The first page is memory that the firmware uses; it is in the direct map.
-    // SAFETY: an aligned enough read of mapped RAM that nobody writes any more.
-    let segment = unsafe { phys_to_virt(MachAddr::new(EBDA_POINTER)).cast::<u16>().read_unaligned() };
-    let ebda = u64::from(segment) << 4;
-    let in_ebda = || (ebda >= 0x400).then(|| copy(MachAddr::new(ebda), EBDA_BYTES)).flatten();
+    // Neither the first page nor what it points to need be RAM: UEFI reserves the first page as a rule.
+    let in_ebda = || {
+        let pointer = copy(MachAddr::new(EBDA_POINTER), 2)?;
+        copy(MachAddr::new(acpi::extended_bios_data(&pointer)?), EBDA_BYTES)
+    };
     let length = (BIOS_AREA.end - BIOS_AREA.start) as usize;
     let bios = || copy(MachAddr::new(BIOS_AREA.start), length);
     let (addr, is_xsdt) =
