@@ -36,7 +36,11 @@ use x86::MachAddr;
 /// may be let in before the IDT is loaded. `acpi_root`: where the loader says that the ACPI root table is, and whether
 /// it is the XSDT.
 pub fn init(options: &Options, acpi_root: Option<(MachAddr, bool)>) {
-    acpi::init(acpi_root.filter(|_| !options.noacpi));
+    if options.noacpi {
+        acpi::do_without();
+    } else {
+        acpi::init(acpi_root);
+    }
     lapic::init(options.x2apic);
     smp::init();
     ioapic::init();
