@@ -116,6 +116,19 @@ impl Descriptor {
             raw
         }
     }
+    /// Is it a code or data segment of all 32-bit addresses, in which an offset is a linear address?
+    pub const fn is_flat(self) -> bool {
+        let expands_down = self.0 & (DESC_CODE | DESC_CONFORMING) == DESC_CONFORMING;
+        self.is_present()
+            && self.is_code_or_data()
+            && !expands_down
+            && self.base() == 0
+            && self.limit() == u32::MAX as u64
+    }
+    /// Is it a data segment that may be written?
+    pub const fn is_writable_data(self) -> bool {
+        self.is_code_or_data() && self.0 & (DESC_CODE | DESC_WRITABLE) == DESC_WRITABLE
+    }
     /// Descriptor privilege level.
     pub const fn dpl(self) -> u8 {
         (self.0 >> DESC_DPL_SHIFT & 3) as u8
@@ -214,6 +227,23 @@ mod tests {
         assert_eq!(Descriptor::USER_CODE32.0, 0x00cf_fb00_0000_ffff);
         assert_eq!(Descriptor::USER_CODE64.0, 0x00af_fb00_0000_ffff);
         assert_eq!(Descriptor::USER_DATA.0, 0x00cf_f300_0000_ffff);
+    }
+
+    #[test]
+    fn which_segments_are_flat() {
+        for flat in [Descriptor::USER_CODE32, Descriptor::USER_CODE64, Descriptor::USER_DATA] {
+            assert!(flat.is_flat(), "{flat:?}");
+            let changed = |bits: u64| Descriptor(flat.0 ^ bits);
+            for bits in [1 << 16, 1 << 56, 1, 1 << 48, DESC_G, DESC_P, DESC_S] {
+                assert!(!changed(bits).is_flat(), "{:?}", changed(bits));
+            }
+        }
+        let expands_down = Descriptor(Descriptor::USER_DATA.0 | DESC_CONFORMING);
+        assert!(!expands_down.is_flat() && Descriptor(Descriptor::USER_CODE32.0 | DESC_CONFORMING).is_flat());
+        assert!(Descriptor::USER_DATA.is_writable_data() && !Descriptor::USER_CODE32.is_writable_data());
+        assert!(
+            !Descriptor(Descriptor::USER_DATA.0 & !DESC_WRITABLE).is_writable_data() && !Descriptor::NULL.is_flat()
+        );
     }
 
     #[test]

@@ -194,6 +194,28 @@ fn change_guest_ldt(tables: &CpuTables, entries: u32) {
     unsafe { core::arch::asm!("lldt {:x}", in(reg) selector, options(nostack, preserves_flags)) };
 }
 
+/// The descriptor that `selector` names in the tables of the vCPU that runs here. `None`: ring 3 may not use it, or
+/// there is none.
+pub fn read(selector: u16) -> Option<Descriptor> {
+    let may_be_used: u8;
+    // SAFETY: LAR reads a descriptor and nothing else; a bad selector only clears ZF. If the descriptor is on a page of
+    // the LDT that is none, the exception table goes on behind it, with a ZF that says the same.
+    unsafe {
+        core::arch::asm!("cmp {1}, 1", "2: lar {0:e}, {0:e}", "3: setz {1}",
+            ".pushsection ex_table, \"a\"", ".quad 2b, 3b", ".popsection",
+            inout(reg) u32::from(selector) => _, inout(reg_byte) 0u8 => may_be_used, options(nomem, nostack));
+    }
+    if may_be_used == 0 {
+        return None;
+    }
+    const IN_LDT: u16 = 1 << 2;
+    let first_page = if selector & IN_LDT == 0 { 0 } else { LDT_PAGE };
+    let at = window(percpu::this_cpu().cpu as usize) + first_page * PAGE_SIZE as u64 + u64::from(selector & !7);
+    // SAFETY: LAR has found it, so it is inside its table and its page is in this CPU's window, which only this CPU
+    // changes. Another vCPU may change the descriptor meanwhile, as one word.
+    Some(Descriptor(unsafe { (at as *const u64).read_volatile() }))
+}
+
 /// Where `va` lies in this CPU's LDT window: byte offset from the LDT's start.
 pub fn ldt_offset(va: u64) -> Option<u64> {
     let start = window(percpu::this_cpu().cpu as usize) + LDT_PAGE * PAGE_SIZE as u64;

@@ -1,6 +1,6 @@
 //! Privileged instructions of a guest: #GP, and #UD behind the forced-emulation prefix.
 
-use crate::arch::{fpu, pci, tsc};
+use crate::arch::{descriptor, fpu, pci, tsc};
 use crate::cpu::{self, msr as live, port};
 use crate::domain::iospace::IoSpace;
 use crate::domain::vcpu::OwnedVcpu;
@@ -13,7 +13,7 @@ use hv_core::ioport::{ConfigAddress, ConfigSpace, Ports};
 use hv_core::{control, msr};
 use x86::addr::is_canonical;
 use x86::cpuid::CpuidRegs;
-use x86::descriptor::{DESC_DB, DESC_L};
+use x86::descriptor::Descriptor;
 use x86::error_code::PageFaultError;
 use x86::rflags::{Cr4, Dr6};
 use x86::{vector, MachAddr, Mfn, PAGE_SIZE};
@@ -26,7 +26,7 @@ pub fn general_protection(v: &OwnedVcpu, regs: &mut CpuUserRegs) -> bool {
     if regs.error_code != 0 {
         return software_interrupt(v, regs);
     }
-    let Some(mode) = code_mode(regs.cs) else { return false };
+    let Some(mode) = code_mode(regs) else { return false };
     let fetched = fetch(regs.rip, mode);
     let outcome = privileged::emulate(regs, mode, v.kernel_mode.get(), &fetched, &mut Guest(v));
     finish(v, regs, outcome)
@@ -107,29 +107,16 @@ fn fetch_to_page_end(rip: u64) -> Fetched {
     f
 }
 
-/// How the CPU decodes code of selector `cs`; none if it is neither 64-bit nor flat 32-bit code.
+/// How the CPU decodes the code that `regs` run; none if that is not emulated.
 #[inline]
-fn code_mode(cs: u16) -> Option<Mode> {
-    if cs == FLAT_RING3_CS64 {
+fn code_mode(regs: &CpuUserRegs) -> Option<Mode> {
+    if regs.cs == FLAT_RING3_CS64 {
         return Some(Mode::Long);
     }
-    let rights: u64;
-    let valid: u8;
-    // SAFETY: LAR reads a descriptor's rights and touches nothing else; a bad selector only clears ZF. If the
-    // descriptor is on a page of the LDT that is none, the exception table goes on behind it, with a ZF that says the
-    // same.
-    unsafe {
-        core::arch::asm!("cmp {2}, 1", "2: lar {0:e}, {1:e}", "3: setz {2}",
-            ".pushsection ex_table, \"a\"", ".quad 2b, 3b", ".popsection",
-            inout(reg) 0u64 => rights, in(reg) u32::from(cs), inout(reg_byte) 0u8 => valid, options(nomem, nostack));
-    }
-    // LAR gives the upper half of the descriptor.
-    match (valid, rights << 32 & (DESC_L | DESC_DB)) {
-        (0, _) => None,
-        (_, DESC_L) => Some(Mode::Long),
-        (_, DESC_DB) => Some(Mode::Compat32),
-        _ => None,
-    }
+    let [ds, es, ..] = switch::read_selectors();
+    Mode::of(descriptor::read(regs.cs)?, || {
+        [ds, es, regs.ss].map(|selector| descriptor::read(selector).unwrap_or(Descriptor::NULL))
+    })
 }
 
 /// The running vCPU, as instructions reach it.
