@@ -4,6 +4,7 @@
 //! An area is saved and loaded with all components of the host in XCR0, not only those of the guest: what the guest has
 //! switched off by XSETBV it finds again when it switches it on, and never what another has left in the registers.
 
+use crate::cpuid::Policy;
 use xen_abi::errno::Errno;
 
 /// Largest state that is kept: x87, SSE, AVX and AVX-512 (2696 bytes), rounded up.
@@ -97,6 +98,12 @@ impl Area {
     }
 }
 
+/// Bytes of the image of a vCPU whose XCR0 has had `components`: as far as these reach. The processor that the image
+/// was made on may have others behind them, and the one that it is loaded on need not.
+pub fn image_bytes(processor: &Policy, components: u64) -> usize {
+    (processor.xstate_size(components, false) as usize).min(AREA_SIZE)
+}
+
 /// The first eight bytes.
 fn word(bytes: &[u8]) -> u64 {
     bytes[..8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
@@ -116,8 +123,10 @@ pub fn restores_x87_pointers(vendor: u32, extended_8: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpuid::HostCpuid;
     use alloc::vec;
     use proptest::prelude::*;
+    use x86::cpuid::CpuidRegs;
 
     const AVX: usize = 576;
 
@@ -215,6 +224,33 @@ mod tests {
         let mut short = [0xff; LEGACY_SIZE + 2];
         full().copy(3, &mut short);
         assert_eq!(short[LEGACY_SIZE..], [3, 0]);
+    }
+
+    #[test]
+    fn an_image_is_as_long_as_what_its_vcpu_has_had() {
+        // With AVX, AVX-512 and protection keys.
+        struct Cpu;
+        impl HostCpuid for Cpu {
+            fn cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegs {
+                match (leaf, subleaf) {
+                    (0, _) => CpuidRegs::new(0xd, 0, 0, 0),
+                    (0xd, 0) => CpuidRegs::new(0x2e7, 2696, 2696, 0),
+                    (0xd, 2) => CpuidRegs::new(256, 576, 0, 0),
+                    (0xd, 5) => CpuidRegs::new(64, 1088, 0, 0),
+                    (0xd, 6) => CpuidRegs::new(512, 1152, 0, 0),
+                    (0xd, 7) => CpuidRegs::new(1024, 1664, 0, 0),
+                    (0xd, 9) => CpuidRegs::new(8, 2688, 0, 0),
+                    _ => CpuidRegs::ZERO,
+                }
+            }
+        }
+        let processor = Policy::raw(&Cpu);
+        assert_eq!([3, 7, 0xe7].map(|had| image_bytes(&processor, had)), [576, 832, 2688]);
+        let mut image = [0; 832];
+        full().copy(7, &mut image);
+        let mut area = Area::new();
+        area.set(7, &image).unwrap();
+        assert!(area.0[..832] == full().0[..832], "all of it is in such an image");
     }
 
     proptest! {

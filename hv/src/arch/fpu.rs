@@ -1,5 +1,6 @@
 //! FPU state: saved and loaded at every vCPU switch; the hypervisor itself never uses it.
 
+use crate::arch::cpu_policy::policies;
 use crate::cpu::{self, cr};
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,10 +56,9 @@ pub fn set_initial() {
     unsafe { core::arch::asm!("fninit", "ldmxcsr [{}]", in(reg) &MXCSR, options(nostack, preserves_flags)) };
 }
 
-/// Bytes of an XSAVE area with all that guests may use.
-pub fn xsave_bytes() -> usize {
-    // EBX: what the present XCR0 needs, and that is a guest's; ECX: what all components need.
-    (cpu::cpuid(0xd, 0).ecx as usize).min(xstate::AREA_SIZE)
+/// Bytes of the XSAVE image of a vCPU whose XCR0 has had `components`.
+pub fn xsave_bytes(components: u64) -> usize {
+    xstate::image_bytes(&policies().raw, components)
 }
 
 /// A vCPU's FPU state while it does not run.

@@ -10,6 +10,7 @@ use crate::sched::{self, Held};
 use alloc::vec;
 use core::sync::atomic::Ordering;
 use hv_core::control;
+use hv_core::xstate::AREA_SIZE;
 use x86::addr::is_canonical;
 use x86::cpuid::feature;
 use xen_abi::domctl as op;
@@ -66,13 +67,14 @@ pub(super) fn set_context(r: &Request) -> Outcome {
     OK
 }
 
-/// XCR0 and the XSAVE area. With a null buffer, or nothing asked for: how large that is. EINVAL for another size.
+/// XCR0 and the XSAVE area, as far as components reach that XCR0 has ever had. With a null buffer, or nothing asked
+/// for: how large that is. EINVAL for another size.
 pub(super) fn get_state(r: &Request) -> Outcome {
     let mut request: VcpuExtState = r.read()?;
     let d = r.other()?;
     let v = hold(&d, request.vcpu)?;
     let mask = fpu::xcr0_mask();
-    let bytes = if mask == 0 { 0 } else { EXTSTATE_HEADER + fpu::xsave_bytes() };
+    let bytes = if mask == 0 { 0 } else { EXTSTATE_HEADER + fpu::xsave_bytes(v.fpu.xcr0_accumulated()) };
     if request.buffer == 0 || request.size == 0 && request.xfeature_mask == 0 {
         (request.size, request.xfeature_mask) = (bytes as u64, mask);
         return r.answer(&request);
@@ -99,7 +101,8 @@ pub(super) fn set_state(r: &Request) -> Outcome {
         return if request.size == 0 { OK } else { Err(Errno::EINVAL) };
     }
     let bytes = usize::try_from(request.size).map_err(|_| Errno::EINVAL)?;
-    if bytes > EXTSTATE_HEADER + fpu::xsave_bytes() {
+    // What another machine's processor has behind the vCPU's components may be in it.
+    if bytes > EXTSTATE_HEADER + AREA_SIZE {
         return Err(Errno::EINVAL);
     }
     let mut image = vec![0; bytes];
