@@ -87,7 +87,7 @@ pub fn read(index: u32, view: &View<'_>) -> Read {
         msr::GS_BASE => Read::GsBase,
         msr::KERNEL_GS_BASE => Read::KernelGsBase,
         msr::TSC => Read::Tsc,
-        msr::TSC_AUX if has_tsc_aux(view) => Read::Value(view.tsc_aux.into()),
+        msr::TSC_AUX if has_tsc_aux(view.policy) => Read::Value(view.tsc_aux.into()),
         msr::EFER => Read::Value(GUEST_EFER),
         // PAT_XEN: every CPU has been given it. A guest is shown what counts when it maps something.
         msr::PAT => Read::Host { clear: 0, set: 0 },
@@ -146,7 +146,7 @@ pub fn write(index: u32, value: u64, view: &View<'_>) -> Write {
         msr::FS_BASE => base(Write::FsBase),
         msr::GS_BASE => base(Write::GsBase),
         msr::KERNEL_GS_BASE => base(Write::KernelGsBase),
-        msr::TSC_AUX if has_tsc_aux(view) => u32::try_from(value).map_or(Write::Fault, Write::TscAux),
+        msr::TSC_AUX if has_tsc_aux(view.policy) => u32::try_from(value).map_or(Write::Fault, Write::TscAux),
         msr::PRED_CMD if view.policy.has(feature::IBPB) => match value {
             0 => Write::Ignore,
             1 => Write::Ibpb,
@@ -167,8 +167,9 @@ pub fn write(index: u32, value: u64, view: &View<'_>) -> Write {
     }
 }
 
-fn has_tsc_aux(view: &View<'_>) -> bool {
-    view.policy.has(feature::RDTSCP) || view.policy.has(feature::RDPID)
+/// Does a domain with this policy have TSC_AUX? Either instruction reads it.
+pub fn has_tsc_aux(policy: &Policy) -> bool {
+    policy.has(feature::RDTSCP) || policy.has(feature::RDPID)
 }
 
 /// Architectural performance counters, their selects and global controls: off, so zero.
@@ -266,6 +267,23 @@ mod tests {
         for index in [0xc000_0100, 0xc000_0101, 0xc000_0102] {
             assert_eq!(write(index, 1 << 47, &view(&p)), Write::Fault);
         }
+    }
+
+    #[test]
+    fn tsc_aux_is_there_if_any_instruction_reads_it() {
+        struct OnlyRdpid;
+        impl HostCpuid for OnlyRdpid {
+            fn cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegs {
+                match (leaf, subleaf) {
+                    (0, _) => CpuidRegs { eax: 7, ..INTEL.cpuid(0, 0) },
+                    (7, 0) => CpuidRegs { ecx: feature::RDPID.mask(), ..CpuidRegs::ZERO },
+                    _ => CpuidRegs::ZERO,
+                }
+            }
+        }
+        let only_rdpid = Policy::pv_default(&Policy::raw(&OnlyRdpid));
+        assert!(has_tsc_aux(&only_rdpid) && has_tsc_aux(&amd()));
+        assert_eq!(write(0xc000_0103, 7, &view(&only_rdpid)), Write::TscAux(7));
     }
 
     #[test]

@@ -9,10 +9,9 @@ use crate::hypercall::GuestPtr;
 use crate::sched::{self, Held};
 use alloc::vec;
 use core::sync::atomic::Ordering;
-use hv_core::control;
 use hv_core::xstate::AREA_SIZE;
+use hv_core::{control, msr};
 use x86::addr::is_canonical;
-use x86::cpuid::feature;
 use xen_abi::domctl as op;
 use xen_abi::domctl::{ExtVcpuContext, VcpuExtState, VcpuMsr, VcpuMsrs};
 use xen_abi::errno::Errno;
@@ -154,7 +153,7 @@ pub(super) fn set_msrs(r: &Request) -> Outcome {
     if request.msr_count > MAX_MSRS {
         return Err(Errno::E2BIG);
     }
-    let has_tsc_aux = d.cpu_policy.read().has(feature::RDTSCP);
+    let has_tsc_aux = msr::has_tsc_aux(&d.cpu_policy.read());
     let v = hold_to_change(&d, request.vcpu)?;
     for n in 0..request.msr_count {
         let entry = GuestPtr::<VcpuMsr>::new(request.msrs).at(n.into())?.read()?;
