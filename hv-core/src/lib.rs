@@ -52,6 +52,7 @@ pub mod screen;
 pub mod slab;
 pub mod sleep;
 pub mod snapshot;
+pub mod start_page;
 pub mod stint;
 pub mod ticket;
 pub mod timer;

@@ -13,10 +13,11 @@ use crate::{info, warn};
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hv_core::arrival::Arrival;
+use hv_core::start_page;
 use x86::MachAddr;
 
-/// Where the trampoline is copied to: conventional memory that nothing uses after the firmware is done.
-const TRAMPOLINE: u64 = 0x8000;
+/// The address for which the trampoline is assembled.
+const TRAMPOLINE: u64 = start_page::USUAL;
 /// TSC ticks until a start-up IPI is repeated (the manuals ask for 200 us), and until a CPU is given up.
 const REPEAT_TICKS: u64 = 1 << 20;
 const GIVE_UP_TICKS: u64 = 1 << 32;
@@ -31,6 +32,8 @@ extern "C" {
     static trampoline_root: u8;
     static trampoline_stack: u8;
     static trampoline_entry: u8;
+    static trampoline_addresses: u32;
+    static trampoline_addresses_end: u32;
     /// The boot page tables' root, at the address it would have if it were linked like the rest.
     static boot_l4_linked: u8;
 }
@@ -67,9 +70,15 @@ pub fn start_others(limit: usize, then: fn() -> !) {
     for apic_id in repeated {
         warn!("CPU with APIC id {apic_id} is listed more than once");
     }
+    // RAM, and nothing else below 1 MiB, is in the direct map.
+    let is_ram = |page| mem::tables().translate(layout::DIRECT_MAP + page).is_some();
+    let Some(page) = start_page::choose(is_ram) else {
+        warn!("No memory below 1 MiB in which other CPUs could start: there is one CPU");
+        return;
+    };
     let mut next = 1;
     let mut is_low_mapping_used = false;
-    prepare_trampoline();
+    prepare_trampoline(page);
     for apic_id in others {
         if next >= limit.min(MAX_CPUS) {
             warn!("CPU with APIC id {apic_id} is not used: only {next} are");
@@ -80,7 +89,7 @@ pub fn start_others(limit: usize, then: fn() -> !) {
             continue;
         }
         APIC_IDS[next].store(apic_id, Ordering::Relaxed);
-        if start(next, apic_id) {
+        if start(next, apic_id, page) {
             next += 1;
         } else {
             // Its stack stays taken, and the low mapping shown: it may wake up late, in the middle of the trampoline.
@@ -95,13 +104,13 @@ pub fn start_others(limit: usize, then: fn() -> !) {
     info!("{} CPUs", percpu::online_count());
 }
 
-/// Starts one CPU and waits for it. `false`: it cannot be started, or is given up.
-fn start(cpu: usize, apic_id: u32) -> bool {
+/// Starts one CPU by the trampoline at `page` and waits for it. `false`: it cannot be started, or is given up.
+fn start(cpu: usize, apic_id: u32, page: u64) -> bool {
     let Some(block) = stacks::map(cpu) else { return false };
     // SAFETY: the block was just mapped, zeroed, and never goes.
     let stack_pointer = unsafe { percpu::init_block(block, cpu, apic_id) };
-    set_field(&raw const trampoline_stack, stack_pointer);
-    let [page, ..] = (TRAMPOLINE >> 12).to_le_bytes();
+    set_field(page, &raw const trampoline_stack, stack_pointer);
+    let [page, ..] = (page >> 12).to_le_bytes();
     // Under QEMU's -icount a CPU that is reset is charged the time until the next timer, so there is one. It is handled
     // as a timer that came early.
     lapic::start_timer(TIMER_DURING_RESET);
@@ -155,26 +164,36 @@ extern "C" fn ap_main() -> ! {
     THEN.get().expect("set before a CPU is started")()
 }
 
-fn prepare_trampoline() {
+/// Copies the trampoline to `page` and fills in what is the same for all CPUs.
+fn prepare_trampoline(page: u64) {
     let (start, end) = (&raw const trampoline_start, &raw const trampoline_end);
     let bytes = end as usize - start as usize;
+    let copy = phys_to_virt(MachAddr::new(page));
+    let (first, behind) = (&raw const trampoline_addresses, &raw const trampoline_addresses_end);
     // SAFETY: the trampoline is shorter than a page; the page is conventional memory, in the direct map, and not the
-    // allocator's.
-    unsafe { core::ptr::copy_nonoverlapping(start, phys_to_virt(MachAddr::new(TRAMPOLINE)), bytes) };
-    set_field(&raw const trampoline_root, boot_root().raw());
-    set_field(&raw const trampoline_entry, ap_main as *const () as u64);
+    // allocator's. The addresses in it, which the list between the two symbols names, are inside the trampoline.
+    unsafe {
+        core::ptr::copy_nonoverlapping(start, copy, bytes);
+        let count = (behind as usize - first as usize) / size_of::<u32>();
+        for &offset in core::slice::from_raw_parts(first, count) {
+            let address = copy.add(offset as usize).cast::<u32>();
+            address.write_unaligned(start_page::moved(address.read_unaligned(), page));
+        }
+    }
+    set_field(page, &raw const trampoline_root, boot_root().raw());
+    set_field(page, &raw const trampoline_entry, ap_main as *const () as u64);
     for slot in layout::HYPERVISOR_FIRST_SLOT..layout::HYPERVISOR_END_SLOT {
         boot_table_entry(slot).store(mem::l4_entry(slot).0, Ordering::Relaxed);
     }
     set_low_mapping(true);
 }
 
-/// Fills a field of the copied trampoline.
-fn set_field(field: *const u8, value: u64) {
+/// Fills a field of the trampoline that was copied to `page`.
+fn set_field(page: u64, field: *const u8, value: u64) {
     let offset = field as u64 - &raw const trampoline_start as u64;
     // SAFETY: the field is an aligned word of the trampoline, whose copy is in the direct map and ours. Volatile: the
     // CPU that is about to start reads it.
-    unsafe { phys_to_virt(MachAddr::new(TRAMPOLINE + offset)).cast::<u64>().write_volatile(value) };
+    unsafe { phys_to_virt(MachAddr::new(page + offset)).cast::<u64>().write_volatile(value) };
 }
 
 fn boot_root() -> MachAddr {
