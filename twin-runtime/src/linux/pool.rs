@@ -27,8 +27,12 @@ pub const USERS: u32 = 2;
 const PORTION: usize = 64;
 /// Most pages of a packet besides its buffer: as many as its 65535 bytes need.
 pub const MAX_PAGES: usize = 16;
-/// One object of so many is for what is received: the host takes none to send if no more are free.
+/// One of so many objects that the driver does not have is for what is received: the host takes none to send if no more
+/// are free.
 const KEPT_FREE: usize = 4;
+/// So many for each transmit queue the driver is not given to receive into, or one of [`KEPT_FREE`] if that is fewer:
+/// what lies in its rings does not come back before something was received into it.
+const LEFT_TO_SEND: usize = 64;
 /// Bytes of a fragment that may be a part of a packet of the host's.
 const PAGE: u64 = 4096;
 
@@ -159,6 +163,38 @@ pub enum Kind {
     Fragment,
 }
 
+/// Objects that the driver has to receive into.
+#[derive(Clone, Copy, Debug, Default)]
+struct Receiving {
+    now: usize,
+    most: usize,
+}
+
+impl Receiving {
+    /// There are `all`, which `nr_queues` transmit queues share.
+    fn of(&mut self, all: usize, nr_queues: usize) {
+        self.most = all - (all / KEPT_FREE).min(nr_queues.saturating_mul(LEFT_TO_SEND));
+    }
+
+    /// May the driver have another one?
+    #[inline(always)]
+    const fn may_grow(self) -> bool {
+        self.now < self.most
+    }
+
+    /// It has one fewer.
+    #[inline(always)]
+    const fn one_less(&mut self) {
+        self.now = self.now.saturating_sub(1);
+    }
+
+    /// So many of `all` objects, of which the driver does not have these, are for what is received.
+    #[inline(always)]
+    const fn kept_free(self, all: usize) -> usize {
+        all.saturating_sub(self.now) / KEPT_FREE
+    }
+}
+
 /// The lent objects of one domain.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
@@ -169,6 +205,9 @@ pub struct Pool {
     free_fragments: Vec<u64>,
     fragment_bytes: u64,
     nr_whole: usize,
+    /// Those with buffer, and fragments, that are with the driver to receive into.
+    receiving: Receiving,
+    receiving_fragments: Receiving,
     /// Bytes of the smallest buffer that was lent with an `sk_buff`; 0: none was.
     smallest: u32,
     /// What transmit queues hold.
@@ -238,7 +277,10 @@ impl Pool {
     /// There are more or fewer objects than before: what is not for what is received is for all transmit queues.
     fn share_out(&mut self) {
         let of = |all: usize| all - all / KEPT_FREE;
-        self.shares.of(of(self.nr_whole), of(self.fragments.objects.len()));
+        let nr_fragments = self.fragments.objects.len();
+        self.shares.of(of(self.nr_whole), of(nr_fragments));
+        self.receiving.of(self.nr_whole, self.shares.nr_queues());
+        self.receiving_fragments.of(nr_fragments, self.shares.nr_queues());
     }
 
     /// Is this an `sk_buff`, or the data of a fragment, that is lent?
@@ -271,9 +313,12 @@ impl Pool {
             let fragment = self.fragments.get_mut(head).filter(|fragment| fragment.out == FragmentUse::Driver)?;
             let machine = inside(head, fragment.bytes, fragment.machine)?;
             fragment.out = FragmentUse::Kept;
+            self.receiving_fragments.one_less();
             machine
         } else {
-            inside(lent.head, lent.size.into(), lent.machine)?
+            let machine = inside(lent.head, lent.size.into(), lent.machine)?;
+            self.receiving.one_less();
+            machine
         };
         lent.out = Use::Kept;
         Some(machine)
@@ -315,6 +360,7 @@ impl Pool {
     /// From now on so many transmit queues share what the host may take.
     pub fn share_among(&mut self, nr_queues: usize) {
         self.shares.among(nr_queues);
+        self.share_out();
     }
 
     /// Gives `skb`, which is reserved, free fragments, as many as `into` has places: each a whole page that was
@@ -443,14 +489,14 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.whole.len() > self.nr_whole / KEPT_FREE
+        self.whole.len() > self.receiving.kept_free(self.nr_whole)
     }
 
     /// May it take `count` fragments for one?
     #[inline]
     #[must_use]
     pub fn has_pages(&self, count: usize) -> bool {
-        self.free_fragments.len() > self.fragments.objects.len() / KEPT_FREE + count
+        self.free_fragments.len() > self.receiving_fragments.kept_free(self.fragments.objects.len()) + count
     }
 
     /// May it take one for this transmit queue, or has that its share?
@@ -504,14 +550,17 @@ impl Pool {
         count
     }
 
-    /// Takes an `sk_buff` whose buffer has room for `bytes`.
+    /// Takes an `sk_buff` whose buffer has room for `bytes`. The driver gets none that are left to send.
     #[inline]
     pub(crate) fn take(&mut self, bytes: u64, out: Use) -> Option<(u64, Lent)> {
-        let Some((skb, lent)) = Self::take_from(&mut self.whole, &mut self.skbs, bytes) else {
+        let may = out != Use::Driver || self.receiving.may_grow();
+        let taken = may.then(|| Self::take_from(&mut self.whole, &mut self.skbs, bytes)).flatten();
+        let Some((skb, lent)) = taken else {
             self.exhausted += 1;
             return None;
         };
         lent.out = out;
+        self.receiving.now += usize::from(out == Use::Driver);
         Some((skb, *lent))
     }
 
@@ -535,14 +584,15 @@ impl Pool {
         Some(skb)
     }
 
-    /// Takes a receive buffer of at least `bytes`.
+    /// Takes a receive buffer of at least `bytes`. The driver gets none that are left to send.
     pub(crate) fn take_fragment(&mut self, bytes: u64) -> Option<u64> {
-        let data = Some(self.fragment_bytes).filter(|have| *have >= bytes).and_then(|_| self.free_fragments.pop());
-        let Some(data) = data else {
+        let may = self.fragment_bytes >= bytes && self.receiving_fragments.may_grow();
+        let Some(data) = may.then(|| self.free_fragments.pop()).flatten() else {
             self.exhausted += 1;
             return None;
         };
         self.fragments.get_mut(data)?.out = FragmentUse::Driver;
+        self.receiving_fragments.now += 1;
         Some(data)
     }
 
@@ -565,6 +615,9 @@ impl Pool {
             lent.out = Use::Home;
             self.bare.push(skb);
         } else {
+            if was.out == Use::Driver {
+                self.receiving.one_less();
+            }
             self.comes_home(skb);
         }
         Given::Back(was)
@@ -592,6 +645,7 @@ impl Pool {
         if is_back {
             fragment.out = FragmentUse::Home;
             self.free_fragments.push(data);
+            self.receiving_fragments.one_less();
         }
         Some(is_back)
     }

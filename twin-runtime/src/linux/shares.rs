@@ -57,6 +57,12 @@ impl Shares {
         self.of(self.all.0 as usize, self.all.1 as usize);
     }
 
+    /// So many share.
+    #[must_use]
+    pub fn nr_queues(&self) -> usize {
+        self.nr_queues as usize
+    }
+
     /// From now on this is what there is for all of them. Each may hold something.
     pub fn of(&mut self, buffers: usize, pages: usize) {
         self.all = (u32::try_from(buffers).unwrap_or(u32::MAX), u32::try_from(pages).unwrap_or(u32::MAX));

@@ -45,13 +45,19 @@ fn domain_of_many(count: u64) -> (Fake, Support) {
     (f, s)
 }
 
-/// The driver gets so many to receive into, and the domain frees them.
-fn taken_and_freed(f: &mut Fake, s: &Support, count: u64) {
+/// So many of `all` the driver gets to receive into; the others are left to send.
+fn most_received(all: u64) -> u64 {
+    all - (all / 4).min(64)
+}
+
+/// The driver gets so many to receive into, and the domain frees them. Which those are.
+fn taken_and_freed(f: &mut Fake, s: &Support, count: u64) -> Vec<u64> {
     let take = |_| call("__netdev_alloc_skb", s, f, &[DEVICE, 1000, 0]).expect("allocated");
     let taken: Vec<u64> = (0..count).map(take).collect();
-    for skb in taken {
+    for skb in &taken {
         f.put_u32(skb + s.offsets.skb_users, 1).expect("mapped");
     }
+    taken
 }
 
 #[test]

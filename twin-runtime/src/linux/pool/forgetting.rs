@@ -43,6 +43,7 @@ impl Pool {
             }
         }
         self.nr_transmitting = self.nr_transmitting.saturating_sub(count);
+        self.receiving.now += count;
         count
     }
 }

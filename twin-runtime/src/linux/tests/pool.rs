@@ -1,11 +1,12 @@
 //! What the domain has lent: what is taken of it, freed, found again and called back.
 
-use super::{call, domain_of_many, taken_and_freed};
+use super::{call, domain_of_many, most_received, taken_and_freed};
 use crate::linux::fake::{domain, BUFFERS, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
 use crate::linux::pool::{Given, Kind, LentPage, Pool, Refusal, Use, MAX_PAGES};
 use crate::linux::skb::Packet;
 use crate::linux::Stop;
 use crate::memory::Memory;
+use alloc::vec::Vec;
 
 #[test]
 fn what_the_pool_lacks_the_domain_gives_to_who_can_wait() {
@@ -149,43 +150,91 @@ fn what_the_domain_freed_is_reclaimed_in_portions() {
 fn all_that_the_domain_freed_is_reclaimed_if_the_pool_is_short() {
     const MANY: u64 = 500;
     let (mut f, s) = domain_of_many(MANY);
-    taken_and_freed(&mut f, &s, MANY * 3 / 4);
-    assert!(!f.pool.has_room());
-    assert_eq!(f.reclaim(&s.offsets), Ok(MANY as usize * 3 / 4));
-    assert_eq!((f.pool.has_room(), f.pool.free().0), (true, MANY as usize));
-    // The driver has found nothing, and what it looked for came back otherwise.
-    taken_and_freed(&mut f, &s, MANY);
-    assert_eq!(call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]), Ok(0));
-    for n in 0..MANY / 2 {
-        call("napi_consume_skb", &s, &mut f, &[SKBS + 0x10_0000 + n * 4096, 1]).expect("lent");
+    let freed = taken_and_freed(&mut f, &s, MANY * 3 / 4).len();
+    // The host has what it may have of the others.
+    let mut held = Vec::new();
+    while f.pool.has_room() {
+        held.push(f.pool.reserve(100, 0).expect("there is room").skb);
     }
-    assert_eq!(f.reclaim(&s.offsets), Ok(MANY as usize / 2));
+    assert_eq!(f.reclaim(&s.offsets), Ok(freed));
+    assert_eq!((f.pool.has_room(), f.pool.free().0), (true, MANY as usize - held.len()));
+    held.iter().for_each(|skb| f.pool.unreserve(*skb));
+    // The driver has found nothing, and what it looked for came back otherwise.
+    let freed = taken_and_freed(&mut f, &s, most_received(MANY));
+    assert_eq!(call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]), Ok(0));
+    let (back, others) = freed.split_at(freed.len() / 2);
+    for skb in back {
+        call("napi_consume_skb", &s, &mut f, &[*skb, 1]).expect("lent");
+    }
+    assert_eq!(f.reclaim(&s.offsets), Ok(others.len()));
 }
 
 /// The same of pages of a packet.
 #[test]
 fn pages_that_the_domain_freed_are_reclaimed_if_they_are_short() {
     const MANY: u64 = 200;
-    let (mut f, s) = domain(0);
+    const RECEIVING: usize = 100;
+    /// Of the others a quarter is for what is received.
+    const MOST_HELD: usize = 75 - MAX_PAGES;
+    let (mut f, s) = domain_of_many(256);
     let pages = FRAGMENTS + 0x10_0000;
     let page = |n: u64| VMEMMAP + 0x4000 + n * 64;
     f.map(VMEMMAP, 8);
     for n in 0..MANY {
         f.pool.lend_fragment(pages + n * 4096, page(n), 2, 4096).expect("memory");
+        f.pool.locate(pages + n * 4096, 0x10_0000 + n * 4096);
         f.put_u32(page(n) + s.offsets.page_refcount, 2).expect("mapped");
     }
-    let few = MANY * 3 / 4 - MAX_PAGES as u64;
-    for left in [few, few - 1] {
-        for _ in 0..left {
+    for count in [MOST_HELD, MOST_HELD - 1] {
+        for _ in 0..RECEIVING {
             call("__netdev_alloc_frag_align", &s, &mut f, &[2048, 0]).expect("allocated");
         }
+        let held: Vec<u64> = (0..count).map(|_| f.pool.reserve(100, 0).expect("free").skb).collect();
+        assert!(held.iter().all(|skb| f.pool.add_pages(*skb, &mut [LentPage::default()])));
         (0..MANY).for_each(|n| f.put_u32(page(n) + s.offsets.page_refcount, 1).expect("mapped"));
         let is_short = !f.pool.has_pages(MAX_PAGES);
         let found = f.reclaim(&s.offsets).expect("mapped");
-        assert_eq!((is_short, found == left as usize), (left == few, left == few), "{left} of {MANY}: {found}");
+        let (was_short, all) = (count == MOST_HELD, found == RECEIVING);
+        assert_eq!((is_short, all), (was_short, was_short), "{count} of {MANY}: {found}");
+        held.iter().for_each(|skb| f.pool.unreserve(*skb));
         while f.pool.free().2 < MANY as usize {
             f.reclaim(&s.offsets).expect("mapped");
         }
+    }
+}
+
+/// What lies in the driver's rings comes back when something was received into it, which may be never. A pool is as
+/// large as the rings were when it was lent, and 512 for each queue that sends.
+#[test]
+fn however_long_rings_are_something_is_left_to_send() {
+    for (rings, all) in [(256, 768), (2048, 2560), (4096, 4608), (4096, 768)] {
+        let mut pool = Pool::default();
+        for n in 0..all {
+            pool.lend(SKBS + n * 512, BUFFERS + n * 4096, 2048).expect("memory");
+            pool.locate(SKBS + n * 512, 0x7000);
+            pool.lend_fragment(FRAGMENTS + n * 4096, VMEMMAP + n * 64, 2, 4096).expect("memory");
+            pool.locate(FRAGMENTS + n * 4096, 0x10_0000 + n * 4096);
+        }
+        pool.share_among(1);
+        let taken: Vec<u64> = (0..rings).filter_map(|_| Some(pool.take(1000, Use::Driver)?.0)).collect();
+        let data: Vec<u64> = (0..rings).filter_map(|_| pool.take_fragment(2048)).collect();
+        let have_room = rings < all;
+        for in_rings in [taken.len(), data.len()] {
+            assert_eq!(in_rings as u64, if have_room { rings } else { most_received(all) }, "{rings} of {all}");
+        }
+        let (mut nr_sent, mut nr_pages) = (0, 0);
+        while pool.has_room_for(0) {
+            let skb = pool.reserve(100, 0).expect("there is room").skb;
+            nr_sent += 1;
+            if pool.has_pages_for(0, MAX_PAGES) && pool.add_pages(skb, &mut [LentPage::default(); MAX_PAGES]) {
+                nr_pages += MAX_PAGES;
+            }
+        }
+        assert!(nr_sent >= 48 && nr_pages >= MAX_PAGES, "{rings} of {all}: {nr_sent} packets, {nr_pages} pages");
+        // And there is as much to receive into as before, with what a poll has in its hands.
+        assert!(matches!(pool.give(taken[0]), Given::Back(_)) && pool.give_fragment(data[0]) == Some(true));
+        let more = if have_room { 64 } else { 1 };
+        assert!((0..more).all(|_| pool.take(1000, Use::Driver).is_some() && pool.take_fragment(2048).is_some()));
     }
 }
 
