@@ -225,8 +225,9 @@ static bool has_netpoll(const struct net_device *dev)
 
 /*
  * May the card be taken from who has the interface? A bridge of Linux has it back afterwards, but not in the VLANs in which it was. Others
- * (bonds, macvlans, Open vSwitch) do not let it go. A console that sends by it (netpoll) has the driver poll whenever it wants to, also while the
- * twin does. And one without a link takes nothing.
+ * (bonds, macvlans, Open vSwitch) do not let it go. A program that is to see each packet (XDP) would see none of what the hypervisor receives.
+ * A console that sends by it (netpoll) has the driver poll whenever it wants to, also while the twin does. And one without a link takes
+ * nothing.
  */
 int tandem_may_have(struct net_device *dev)
 {
@@ -238,6 +239,8 @@ int tandem_may_have(struct net_device *dev)
 		return -ENOLINK;
 	if (has_netpoll(dev))
 		return -EADDRINUSE;
+	if (dev_xdp_prog_count(dev))
+		return -EOPNOTSUPP;
 	if (master && netif_is_bridge_master(master))
 		return filters_vlans(master) ? -EXDEV : 0;
 	return netdev_is_rx_handler_busy(dev) ? -EUSERS : 0;
@@ -406,7 +409,7 @@ static bool is_as_attached(const struct twin *twin)
 	u32 n = 0;
 
 	if (twin->dev->real_num_tx_queues != twin->nr_queues || flags_of(twin->dev) != twin->flags || has_netpoll(twin->dev) ||
-	    !netif_carrier_ok(twin->dev) || !has_handlers(twin->irqs, twin->nr_irqs))
+	    dev_xdp_prog_count(twin->dev) || !netif_carrier_ok(twin->dev) || !has_handlers(twin->irqs, twin->nr_irqs))
 		return false;
 	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
 		if (n == twin->nr_polls || napi->napi_id != twin->polls[n++])
@@ -419,6 +422,19 @@ void tandem_check(struct twin *twin)
 {
 	if (twin->state == TANDEM_ATTACHED && !is_as_attached(twin))
 		tandem_detach(twin);
+}
+
+/*
+ * If the driver runs no programs (XDP) Linux does, and gives each room before the packet. It may not move the data of an sk_buff that has another
+ * user, as those have that are lent, and stops. So none is lent any more then, also of those that lie in the card's rings.
+ */
+void tandem_give_way(struct twin *twin)
+{
+	if (twin->state != TANDEM_LOADED || !twin->is_used || !rcu_access_pointer(twin->dev->xdp_prog))
+		return;
+	pr_warn("a program is to see what %s receives (XDP); its twin is unloaded\n", twin->dev->name);
+	tandem_unload(twin);
+	tandem_tell(twin);
 }
 
 static int netdev_event(struct notifier_block *block, unsigned long event, void *data)
@@ -441,8 +457,9 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 				twin->is_restarted = twin->state == TANDEM_LOADED && tandem_is_disabled(twin);
 			break;
 		case NETDEV_CHANGE:
-			/* The link may be gone, or be there: whoever waits for that attaches the card at once. */
+			/* The link may be gone, or be there: whoever waits for that attaches the card at once. Or a program has come. */
 			tandem_check(twin);
+			tandem_give_way(twin);
 			tandem_tell(twin);
 			break;
 		case NETDEV_FEAT_CHANGE:

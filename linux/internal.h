@@ -132,6 +132,7 @@ extern struct notifier_block tandem_netdev_notifier;
 int tandem_attach(struct twin *twin, const struct tandem_attach *attach);
 void tandem_detach(struct twin *twin);
 void tandem_check(struct twin *twin);
+void tandem_give_way(struct twin *twin);
 int tandem_may_have(struct net_device *dev);
 void tandem_restart(struct twin *twin);
 

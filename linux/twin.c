@@ -250,8 +250,12 @@ void tandem_fill_status(struct twin *twin)
 {
 	struct tandem_status *status = &twin->status;
 
-	/* Drivers tell nobody that they use fewer queues, nor what they have freed, nor netpoll that it uses a card. Somebody reads this each second. */
+	/*
+	 * Drivers tell nobody that they use fewer queues, nor what they have freed, nor netpoll that it uses a card, nor do all programs that they are
+	 * there. Somebody reads this each second.
+	 */
 	tandem_check(twin);
+	tandem_give_way(twin);
 	tandem_let_merge(twin);
 	status->state = twin->state;
 	status->obstacle = twin->state == TANDEM_LOADED ? -tandem_may_have(twin->dev) : 0;

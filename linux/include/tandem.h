@@ -118,11 +118,12 @@ static_assert(sizeof(struct twin_note) == 16);
  * nothing in it is an address of the writer's. A read gives a struct tandem_status, and waits until there is something that
  * this file has not been told yet; so does poll. TANDEM_LOOK does nothing but make that something. Closing the file undoes everything.
  *
- * Errors of a write: EINVAL for what makes no sense, and for an image that breaks a rule, which the status names; ENODEV if
- * there is no such interface, or it is gone; EOPNOTSUPP if it is no PCI device's; EEXIST if a twin is loaded; ENOENT if none is;
- * EDOM if there are too few per-CPU areas, of which the status says how many are needed; ENETDOWN for an interface that is down, ENOLINK
- * for one whose card has no link; EBUSY if it is attached; EAGAIN if its driver has other interrupts by now, ENXIO if they are another
- * interface's; EPERM to damage what the module does not allow; ETIMEDOUT if the twin did not notice; others as the hypervisor gives them.
+ * Errors of a write: EINVAL for what makes no sense, and for an image that breaks a rule, which the status names; ENODEV if there is no
+ * such interface, or it is gone; EOPNOTSUPP if it is no PCI device's, or a program is to see its packets (XDP); EEXIST if a twin is
+ * loaded; ENOENT if none is; EDOM if there are too few per-CPU areas, of which the status says how many are needed; ENETDOWN for an
+ * interface that is down, ENOLINK for one whose card has no link; EBUSY if it is attached; EAGAIN if its driver has other interrupts by
+ * now, ENXIO if they are another interface's; EPERM to damage what the module does not allow; ETIMEDOUT if the twin did not notice;
+ * others as the hypervisor gives them.
  * Opening gives ENOSYS on another hypervisor.
  */
 enum tandem_command {

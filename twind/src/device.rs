@@ -308,6 +308,7 @@ fn not_attached(error: &io::Error, vif: u32) -> Refusal {
             "the interface's MTU is more than the twin's buffers have room for, and its card does not take packets in pieces (NETIF_F_SG)".into()
         }
         Some(EADDRINUSE) => "a console sends by the interface (netconsole), and has its driver poll while the twin does".into(),
+        Some(EOPNOTSUPP) => "a program of this domain's is to see what the interface receives (XDP), and would not see a twin's packets".into(),
         Some(EUSERS) => "something else of this domain's has the interface: a bond, a macvlan or Open vSwitch".into(),
         Some(EXDEV) => "the interface is part of a bridge that filters VLANs, and would not come back into those in which it is".into(),
         Some(EBUSY) => {
@@ -411,8 +412,10 @@ mod tests {
         assert!(said(ENXIO).contains("the name that another one had"));
         assert!(said(EAGAIN).contains("other interrupts"));
         assert!(said(ENODEV).contains("interface 3 of this domain's"));
+        assert!(said(EOPNOTSUPP).contains("XDP"));
         assert!(said(EPERM).starts_with("attaching the card: "));
-        assert_eq!([ENODEV, EBUSY, EMSGSIZE, EUSERS].map(|errno| refused(errno).passes), [true, true, false, false]);
+        let all = [ENODEV, EBUSY, EMSGSIZE, EUSERS, EOPNOTSUPP];
+        assert_eq!(all.map(|errno| refused(errno).passes), [true, true, false, false, false]);
     }
 
     #[test]
