@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Interfaces whose drivers begin anew: what a twin that ended in the middle of a routine has left is nothing that a driver knows, so
- * its interface goes down and up. One that does not come up, as there is no memory just then, is tried again each second for a while,
- * also when its twin has gone.
+ * Interfaces whose drivers begin anew: what a twin that ended in the middle of a routine has left
+ * is nothing that a driver knows, so its interface goes down and up. One that does not come up, as
+ * there is no memory just then, is tried again each second for a while, also when its twin has
+ * gone.
  */
 #include <linux/module.h>
 #include <linux/netdevice.h>
@@ -24,7 +25,10 @@ struct anew {
 
 static struct workqueue_struct *queue;
 
-/* Is there nothing more to do? Whoever else takes the interface down, or has it come up, has had its driver begin anew. */
+/*
+ * Is there nothing more to do? Whoever else takes the interface down, or has it come up, has had
+ * its driver begin anew.
+ */
 static bool is_done(struct anew *anew)
 {
 	struct net_device *dev = anew->dev;

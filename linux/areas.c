@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Per-CPU areas for twins: those of CPUs that this domain may have but has not. An area is there for each CPU that is possible;
- * while a twin uses it, its CPU does not come up.
+ * Per-CPU areas for twins: those of CPUs that this domain may have but has not. An area is there
+ * for each CPU that is possible; while a twin uses it, its CPU does not come up.
  */
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
@@ -71,7 +71,8 @@ void tandem_areas_put(void)
 
 int tandem_areas_init(void)
 {
-	int state = cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "tandem:areas", keep_down, NULL);
+	int state = cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "tandem:areas", keep_down,
+					      NULL);
 
 	if (state < 0)
 		return state;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A twin's card: attached while its interface is up, detached before the driver frees what the twin uses. */
+/*
+ * A twin's card: attached while its interface is up, detached before the driver frees what the twin
+ * uses.
+ */
 #include <linux/delay.h>
 #include <linux/device/bus.h>
 #include <linux/etherdevice.h>
@@ -16,7 +19,10 @@
 
 /* More event channels no domain has. */
 #define MAX_PORTS (1U << 17)
-/* With half a millisecond between them this is longer than the hypervisor waits for what a twin waits for, also if the domain stands still. */
+/*
+ * With half a millisecond between them this is longer than the hypervisor waits for what a twin
+ * waits for, also if the domain stands still.
+ */
 #define DETACH_TRIES 20000
 /* A packet of a guest is as long as this at most, and is cut into so many segments at most. */
 #define LONGEST 65536
@@ -40,7 +46,10 @@ static u32 port_of(u32 irq)
 	return 0;
 }
 
-/* What the card's features stand for; of some packets its driver may say that they do not (features.c). */
+/*
+ * What the card's features stand for; of some packets its driver may say that they do not
+ * (features.c).
+ */
 static u32 flags_of(const struct net_device *dev)
 {
 	netdev_features_t features = dev->features;
@@ -63,8 +72,9 @@ static u32 flags_of(const struct net_device *dev)
 }
 
 /*
- * Is this one of the interrupt's handlers, with this argument? Whoever wants the card has read that without a lock, and a driver may have
- * freed both since, or may free them while it has the card; it does so under rtnl_lock, as far as it uses them for an interface.
+ * Is this one of the interrupt's handlers, with this argument? Whoever wants the card has read that
+ * without a lock, and a driver may have freed both since, or may free them while it has the card;
+ * it does so under rtnl_lock, as far as it uses them for an interface.
  */
 static bool has_handler(const struct tandem_irq *irq)
 {
@@ -80,7 +90,8 @@ static bool has_handler(const struct tandem_irq *irq)
 		desc = irq_data_to_desc(data);
 		raw_spin_lock_irqsave(&desc->lock, flags);
 		action = desc->action;
-		while (action && ((unsigned long)action->handler != irq->handler || (unsigned long)action->dev_id != irq->argument))
+		while (action && ((unsigned long)action->handler != irq->handler ||
+				  (unsigned long)action->dev_id != irq->argument))
 			action = action->next;
 		raw_spin_unlock_irqrestore(&desc->lock, flags);
 	}
@@ -148,7 +159,9 @@ static int fill(struct lists *lists, struct twin *twin, const struct tandem_atta
 	return 0;
 }
 
-/* The domain's own interface of this number, of the kind that has its other end in the hypervisor. */
+/*
+ * The domain's own interface of this number, of the kind that has its other end in the hypervisor.
+ */
 static struct net_device *uplink_of(u32 vif)
 {
 	struct net_device *dev;
@@ -158,16 +171,18 @@ static struct net_device *uplink_of(u32 vif)
 	for_each_netdev(&init_net, dev) {
 		struct device *parent = dev->dev.parent;
 
-		if (parent && parent->bus && !strcmp(parent->bus->name, "xen") && !strcmp(dev_name(parent), name))
+		if (parent && parent->bus && !strcmp(parent->bus->name, "xen") &&
+		    !strcmp(dev_name(parent), name))
 			return dev;
 	}
 	return NULL;
 }
 
 /*
- * What the driver here receives, because the hypervisor left an interrupt to it, goes where the twin's packets go: to the switch by
- * the uplink, and what is for this domain comes from there as if it had been received there. What is for all stays here: the switch
- * would send it back to where it came from.
+ * What the driver here receives, because the hypervisor left an interrupt to it, goes where the
+ * twin's packets go: to the switch by the uplink, and what is for this domain comes from there as
+ * if it had been received there. What is for all stays here: the switch would send it back to where
+ * it came from.
  */
 static rx_handler_result_t pass_on(struct sk_buff **pskb)
 {
@@ -224,10 +239,11 @@ static bool has_netpoll(const struct net_device *dev)
 #endif
 
 /*
- * May the card be taken from who has the interface? A bridge of Linux has it back afterwards, but not in the VLANs in which it was. Others
- * (bonds, macvlans, Open vSwitch) do not let it go. A program that is to see each packet (XDP) would see none of what the hypervisor receives.
- * A console that sends by it (netpoll) has the driver poll whenever it wants to, also while the twin does. And one without a link takes
- * nothing.
+ * May the card be taken from who has the interface? A bridge of Linux has it back afterwards, but
+ * not in the VLANs in which it was. Others (bonds, macvlans, Open vSwitch) do not let it go. A
+ * program that is to see each packet (XDP) would see none of what the hypervisor receives. A
+ * console that sends by it (netpoll) has the driver poll whenever it wants to, also while the twin
+ * does. And one without a link takes nothing.
  */
 int tandem_may_have(struct net_device *dev)
 {
@@ -246,7 +262,10 @@ int tandem_may_have(struct net_device *dev)
 	return netdev_is_rx_handler_busy(dev) ? -EUSERS : 0;
 }
 
-/* The card is the switch's: what comes for others passes it too, and Linux does not bridge it, or packets would go around. */
+/*
+ * The card is the switch's: what comes for others passes it too, and Linux does not bridge it, or
+ * packets would go around.
+ */
 static int leave_bridge(struct twin *twin, struct net_device *uplink)
 {
 	struct net_device *master = netdev_master_upper_dev_get(twin->dev);
@@ -269,7 +288,8 @@ static int leave_bridge(struct twin *twin, struct net_device *uplink)
 
 static void enter_bridge(struct twin *twin)
 {
-	struct net_device *master = __dev_get_by_index(&init_net, twin->bridge), *uplink = twin->uplink;
+	struct net_device *master = __dev_get_by_index(&init_net, twin->bridge);
+	struct net_device *uplink = twin->uplink;
 	struct switchdev_notifier_fdb_info learnt = {};
 	int err = 0;
 
@@ -283,7 +303,10 @@ static void enter_bridge(struct twin *twin)
 	if (err)
 		pr_err("%s is no part of %s any more: %d\n", twin->dev->name, master->name, err);
 	if (uplink) {
-		/* What is outside came by the uplink meanwhile; a bridge that has learnt that would look for it there. */
+		/*
+		 * What is outside came by the uplink meanwhile; a bridge that has learnt that would
+		 * look for it there.
+		 */
 		call_switchdev_notifiers(SWITCHDEV_FDB_FLUSH_TO_BRIDGE, uplink, &learnt.info, NULL);
 		twin->uplink = NULL;
 		dev_put(uplink);
@@ -366,7 +389,10 @@ void tandem_detach(struct twin *twin)
 	tandem_serve_end(twin);
 	twin->state = TANDEM_LOADED;
 	twin->used_at = jiffies;
-	/* Work that the twin began the driver goes on with, interrupts of the card with it. What one has left that ended in the middle it does not know. */
+	/*
+	 * Work that the twin began the driver goes on with, interrupts of the card with it. What
+	 * one has left that ended in the middle it does not know.
+	 */
 	if (err) {
 		tandem_anew(twin->dev);
 	} else if (!tandem_is_disabled(twin)) {
@@ -382,15 +408,17 @@ void tandem_detach(struct twin *twin)
 }
 
 /*
- * A routine of the driver's was aborted in the middle, and what it has left is nothing that the driver knows: descriptors that are taken
- * off a ring whose index says otherwise, a card that is told not to interrupt. The interface goes down and up. The polls that the twin had
- * taken the hypervisor has given back: who stops the interface does not wait for them.
+ * A routine of the driver's was aborted in the middle, and what it has left is nothing that the
+ * driver knows: descriptors that are taken off a ring whose index says otherwise, a card that is
+ * told not to interrupt. The interface goes down and up. The polls that the twin had taken the
+ * hypervisor has given back: who stops the interface does not wait for them.
  */
 void tandem_restart(struct twin *twin)
 {
 	struct net_device *dev = twin->dev;
 
-	if (twin->state != TANDEM_LOADED || twin->is_restarted || !tandem_is_disabled(twin) || !netif_running(dev))
+	if (twin->state != TANDEM_LOADED || twin->is_restarted || !tandem_is_disabled(twin) ||
+	    !netif_running(dev))
 		return;
 	pr_warn("the twin of %s was aborted; the interface goes down and up\n", dev->name);
 	dev_close(dev);
@@ -399,19 +427,23 @@ void tandem_restart(struct twin *twin)
 }
 
 /*
- * Are these the queues, polls and interrupts that the card was attached with, and does it take what it took? A driver that is told to use
- * more queues makes all of them anew, or uses others of those that it has. And has nobody else come who has the driver poll? A card whose
- * link is gone is Linux's, which sends nothing then: some drivers reset a card in whose rings something waits, again and again.
+ * Are these the queues, polls and interrupts that the card was attached with, and does it take what
+ * it took? A driver that is told to use more queues makes all of them anew, or uses others of those
+ * that it has. And has nobody else come who has the driver poll? A card whose link is gone is
+ * Linux's, which sends nothing then: some drivers reset a card in whose rings something waits,
+ * again and again.
  */
 static bool is_as_attached(const struct twin *twin)
 {
+	struct net_device *dev = twin->dev;
 	const struct napi_struct *napi;
 	u32 n = 0;
 
-	if (twin->dev->real_num_tx_queues != twin->nr_queues || flags_of(twin->dev) != twin->flags || has_netpoll(twin->dev) ||
-	    dev_xdp_prog_count(twin->dev) || !netif_carrier_ok(twin->dev) || !has_handlers(twin->irqs, twin->nr_irqs))
+	if (dev->real_num_tx_queues != twin->nr_queues || flags_of(dev) != twin->flags ||
+	    has_netpoll(dev) || dev_xdp_prog_count(dev) || !netif_carrier_ok(dev) ||
+	    !has_handlers(twin->irqs, twin->nr_irqs))
 		return false;
-	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
+	list_for_each_entry(napi, &dev->napi_list, dev_list)
 		if (n == twin->nr_polls || napi->napi_id != twin->polls[n++])
 			return false;
 	return n == twin->nr_polls;
@@ -425,12 +457,14 @@ void tandem_check(struct twin *twin)
 }
 
 /*
- * If the driver runs no programs (XDP) Linux does, and gives each room before the packet. It may not move the data of an sk_buff that has another
- * user, as those have that are lent, and stops. So none is lent any more then, also of those that lie in the card's rings.
+ * If the driver runs no programs (XDP) Linux does, and gives each room before the packet. It may
+ * not move the data of an sk_buff that has another user, as those have that are lent, and stops. So
+ * none is lent any more then, also of those that lie in the card's rings.
  */
 void tandem_give_way(struct twin *twin)
 {
-	if (twin->state != TANDEM_LOADED || !twin->is_used || !rcu_access_pointer(twin->dev->xdp_prog))
+	if (twin->state != TANDEM_LOADED || !twin->is_used ||
+	    !rcu_access_pointer(twin->dev->xdp_prog))
 		return;
 	pr_warn("a program is to see what %s receives (XDP); its twin is unloaded\n", twin->dev->name);
 	tandem_unload(twin);
@@ -447,17 +481,24 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 			tandem_detach(twin);
 		if (twin->dev != dev)
 			continue;
-		/* Who takes the interface out of a bridge or a bond may be about to put it into another one: what is seen each second will do for that. */
+		/*
+		 * Who takes the interface out of a bridge or a bond may be about to put it into
+		 * another one: what is seen each second will do for that.
+		 */
 		switch (event) {
 		case NETDEV_GOING_DOWN:
 		case NETDEV_PRECHANGEMTU:
 			if (twin->state == TANDEM_ATTACHED)
 				tandem_detach(twin);
 			if (event == NETDEV_GOING_DOWN)
-				twin->is_restarted = twin->state == TANDEM_LOADED && tandem_is_disabled(twin);
+				twin->is_restarted = twin->state == TANDEM_LOADED &&
+						     tandem_is_disabled(twin);
 			break;
 		case NETDEV_CHANGE:
-			/* The link may be gone, or be there: whoever waits for that attaches the card at once. Or a program has come. */
+			/*
+			 * The link may be gone, or be there: whoever waits for that attaches the
+			 * card at once. Or a program has come.
+			 */
 			tandem_check(twin);
 			tandem_give_way(twin);
 			tandem_tell(twin);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For tests: what a twin works on is damaged for a moment, so that it is aborted as it would be by a driver that goes wrong. Only if
- * the module was loaded with damage=1. Whoever asks chooses neither place nor value.
+ * For tests: what a twin works on is damaged for a moment, so that it is aborted as it would be by
+ * a driver that goes wrong. Only if the module was loaded with damage=1. Whoever asks chooses
+ * neither place nor value.
  *
- * All CPUs of the domain stand still meanwhile, so nobody here sees the damage; it is gone before they go on.
+ * All CPUs of the domain stand still meanwhile, so nobody here sees the damage; it is gone before
+ * they go on.
  */
 #include <linux/ktime.h>
 #include <linux/mm.h>
@@ -15,8 +17,8 @@
 #include "internal.h"
 
 /*
- * So long for somebody to send a packet. Longer than the hypervisor waits for an answer of ours: what a twin asks for that works on
- * what is damaged is never done, for it is disabled before that.
+ * So long for somebody to send a packet. Longer than the hypervisor waits for an answer of ours:
+ * what a twin asks for that works on what is damaged is never done, for it is disabled before that.
  */
 #define PATIENCE_NS (3 * NSEC_PER_SEC)
 /* An address of the hypervisor's, which no twin reaches. */

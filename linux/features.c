@@ -2,10 +2,11 @@
 /*
  * What a card does for each packet that the hypervisor leaves to it.
  *
- * Linux asks a driver for every packet whether the card's features hold for it (ndo_features_check), and sums or cuts itself what the card
- * would not. For a twin's packets nobody asks. So before it gets the card the driver is asked about packets at the corners of what there
- * may be: plain headers with options or without, lengths, sizes of segments, what lies in the last fragment. A feature that one of them does
- * not have none has: the hypervisor does that then.
+ * Linux asks a driver for every packet whether the card's features hold for it
+ * (ndo_features_check), and sums or cuts itself what the card would not. For a twin's packets
+ * nobody asks. So before it gets the card the driver is asked about packets at the corners of what
+ * there may be: plain headers with options or without, lengths, sizes of segments, what lies in the
+ * last fragment. A feature that one of them does not have none has: the hypervisor does that then.
  */
 #include <linux/etherdevice.h>
 #include <linux/ip.h>
@@ -15,7 +16,10 @@
 #include <linux/udp.h>
 #include "internal.h"
 
-/* Payload of a segment, and bytes of a packet, at least: of others the hypervisor sums and cuts all (channel/src). */
+/*
+ * Payload of a segment, and bytes of a packet, at least: of others the hypervisor sums and cuts all
+ * (channel/src).
+ */
 #define LEAST_SEGMENT 256
 #define LEAST_PACKET ETH_ZLEN
 /* Whole pages of one that is to be cut, at most. */
@@ -32,7 +36,9 @@ struct packet {
 	u8 protocol;
 	/* Bytes of IP's header, and of TCP's or UDP's. */
 	u32 ip, transport;
-	/* Payload behind them, and in fragments of a page each; of a segment, if it is to be cut. */
+	/*
+	 * Payload behind them, and in fragments of a page each; of a segment, if it is to be cut.
+	 */
 	u32 behind, in_pages, segment;
 };
 
@@ -98,14 +104,16 @@ static struct sk_buff *make(struct net_device *dev, const struct packet *packet,
 	fill_pages(skb, page, packet->in_pages);
 	if (packet->segment) {
 		skb_shinfo(skb)->gso_size = packet->segment;
-		skb_shinfo(skb)->gso_segs = DIV_ROUND_UP(packet->behind + packet->in_pages, packet->segment);
+		skb_shinfo(skb)->gso_segs = DIV_ROUND_UP(packet->behind + packet->in_pages,
+							 packet->segment);
 		skb_shinfo(skb)->gso_type = packet->is_v6 ? SKB_GSO_TCPV6 : SKB_GSO_TCPV4;
 	}
 	return skb;
 }
 
 /* Leaves of the features those that this packet has; none without memory. */
-static void ask(struct net_device *dev, const struct packet *packet, struct page *page, netdev_features_t *features)
+static void ask(struct net_device *dev, const struct packet *packet, struct page *page,
+		netdev_features_t *features)
 {
 	struct sk_buff *skb = make(dev, packet, page);
 
@@ -121,7 +129,8 @@ static void ask(struct net_device *dev, const struct packet *packet, struct page
 }
 
 /* One in one piece that has so many bytes, or more if its headers have. */
-static void ask_of_length(struct net_device *dev, struct packet packet, struct page *page, u32 len, netdev_features_t *features)
+static void ask_of_length(struct net_device *dev, struct packet packet, struct page *page, u32 len,
+			  netdev_features_t *features)
 {
 	u32 headers = ETH_HLEN + packet.ip + packet.transport;
 	u32 payload = len > headers ? len - headers : 0;
@@ -132,7 +141,8 @@ static void ask_of_length(struct net_device *dev, struct packet packet, struct p
 }
 
 /* Those with these headers that are to be cut, into segments of this size. */
-static void ask_of_segments(struct net_device *dev, struct packet packet, struct page *page, netdev_features_t *features)
+static void ask_of_segments(struct net_device *dev, struct packet packet, struct page *page,
+			    netdev_features_t *features)
 {
 	static const u32 last[] = { 1, 6, 7, PAGE_SIZE / 2 };
 	u32 n;
@@ -154,7 +164,8 @@ static void ask_of_segments(struct net_device *dev, struct packet packet, struct
 	}
 }
 
-static void ask_of_headers(struct net_device *dev, struct packet packet, struct page *page, struct answers *answers)
+static void ask_of_headers(struct net_device *dev, struct packet packet, struct page *page,
+			   struct answers *answers)
 {
 	u32 headers = packet.ip + packet.transport;
 
@@ -168,7 +179,8 @@ static void ask_of_headers(struct net_device *dev, struct packet packet, struct 
 	ask_of_segments(dev, packet, page, &answers->segments);
 }
 
-static void ask_of_protocols(struct net_device *dev, struct packet packet, struct page *page, struct answers *answers)
+static void ask_of_protocols(struct net_device *dev, struct packet packet, struct page *page,
+			     struct answers *answers)
 {
 	/* Without options, with a time stamp, with all that there is room for. */
 	static const u32 tcp[] = { sizeof(struct tcphdr), sizeof(struct tcphdr) + 12, MOST_HEADER };
@@ -185,8 +197,9 @@ static void ask_of_protocols(struct net_device *dev, struct packet packet, struc
 }
 
 /*
- * Of the flags that a card's features stand for, those that all packets have. Without memory it has none of them. What a driver answers may
- * change with its features and its MTU; the card is attached anew then.
+ * Of the flags that a card's features stand for, those that all packets have. Without memory it has
+ * none of them. What a driver answers may change with its features and its MTU; the card is
+ * attached anew then.
  */
 u32 tandem_flags_of_all(struct net_device *dev, u32 flags)
 {
@@ -197,7 +210,8 @@ u32 tandem_flags_of_all(struct net_device *dev, u32 flags)
 		return 0;
 	ask_of_protocols(dev, (struct packet) { .ip = sizeof(struct iphdr) }, page, &v4);
 	ask_of_protocols(dev, (struct packet) { .ip = MOST_HEADER }, page, &v4);
-	ask_of_protocols(dev, (struct packet) { .is_v6 = true, .ip = sizeof(struct ipv6hdr) }, page, &v6);
+	ask_of_protocols(dev, (struct packet) { .is_v6 = true, .ip = sizeof(struct ipv6hdr) }, page,
+			 &v6);
 	__free_page(page);
 	if (!(v4.sums & (NETIF_F_HW_CSUM | NETIF_F_IP_CSUM)))
 		flags &= ~TWIN_CHECKSUM_V4;

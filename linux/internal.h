@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the files of tandem.ko share. Everything about twins is done under rtnl_lock; only the work of serve.c is not, which
- * runs between tandem_serve_begin and tandem_serve_end and touches nothing that changes in between.
+ * What the files of tandem.ko share. Everything about twins is done under rtnl_lock; only the work
+ * of serve.c is not, which runs between tandem_serve_begin and tandem_serve_end and touches nothing
+ * that changes in between.
  */
 #ifndef TANDEM_INTERNAL_H
 #define TANDEM_INTERNAL_H
@@ -73,7 +74,10 @@ struct twin {
 	/* What is served where the event came. */
 	struct twin_call at_once;
 	struct twin_note *notes;
-	/* The driver's polls when the card was attached: their numbers, which no others get. The driver may have freed them. */
+	/*
+	 * The driver's polls when the card was attached: their numbers, which no others get. The
+	 * driver may have freed them.
+	 */
 	u32 polls[TWIN_MAX_QUEUES];
 	u32 nr_polls;
 	/* As many transmit queues it used then, and for this its features stood. */
@@ -101,7 +105,8 @@ static inline void tandem_tell(struct twin *twin)
 }
 
 /* twin.c */
-int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image);
+int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets,
+		const void *image);
 void tandem_unload(struct twin *twin);
 void tandem_end(struct twin *twin);
 void tandem_forget(struct twin *twin);

@@ -10,7 +10,10 @@
 
 LIST_HEAD(tandem_twins);
 
-/* Whether the hypervisor has twins at all: another one does not know the hypercall, this one has no twin of that number. */
+/*
+ * Whether the hypervisor has twins at all: another one does not know the hypercall, this one has no
+ * twin of that number.
+ */
 static bool has_twins(void)
 {
 	struct twin_stats stats = { .twin = U32_MAX };
@@ -64,7 +67,8 @@ static ssize_t tandem_read(struct file *file, char __user *buffer, size_t len, l
 		if (atomic_read(&twin->changes) == READ_ONCE(twin->seen))
 			return -EAGAIN;
 	} else {
-		err = wait_event_interruptible(twin->changed, atomic_read(&twin->changes) != READ_ONCE(twin->seen));
+		err = wait_event_interruptible(twin->changed,
+					       atomic_read(&twin->changes) != READ_ONCE(twin->seen));
 		if (err)
 			return err;
 	}
@@ -89,7 +93,8 @@ static int load_request(struct twin *twin, const void *request, size_t len)
 	const struct tandem_load *load = request;
 	const u32 *offsets = request + sizeof(*load);
 
-	if (len < sizeof(*load) || load->nr_offsets > TWIN_MAX_OFFSETS || load->image_bytes > TWIN_MAX_IMAGE ||
+	if (len < sizeof(*load) || load->nr_offsets > TWIN_MAX_OFFSETS ||
+	    load->image_bytes > TWIN_MAX_IMAGE ||
 	    len != sizeof(*load) + load->nr_offsets * sizeof(u32) + load->image_bytes ||
 	    strnlen(load->interface, sizeof(load->interface)) == sizeof(load->interface))
 		return -EINVAL;
@@ -119,8 +124,10 @@ static int serve_request(struct twin *twin, const void *request, size_t len)
 		return attach_request(twin, request, len);
 	case TANDEM_DETACH:
 		/* One that was disabled goes by itself. */
+		if (twin->state == TANDEM_LOADED && tandem_is_disabled(twin))
+			return 0;
 		if (twin->state != TANDEM_ATTACHED)
-			return twin->state == TANDEM_LOADED && tandem_is_disabled(twin) ? 0 : -ENOENT;
+			return -ENOENT;
 		tandem_detach(twin);
 		tandem_restart(twin);
 		return 0;
@@ -141,7 +148,8 @@ static ssize_t tandem_write(struct file *file, const char __user *buffer, size_t
 	void *request;
 	int err;
 
-	if (len < sizeof(u32) || len > sizeof(struct tandem_load) + TWIN_MAX_OFFSETS * sizeof(u32) + TWIN_MAX_IMAGE)
+	if (len < sizeof(u32) ||
+	    len > sizeof(struct tandem_load) + TWIN_MAX_OFFSETS * sizeof(u32) + TWIN_MAX_IMAGE)
 		return -EINVAL;
 	request = vmemdup_user(buffer, len);
 	if (IS_ERR(request))

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Buffers that are lent to a twin. Each has one reference more than whoever uses it, also while nobody does: an sk_buff in
- * `users`, a page of a fragment in `_refcount`, which are 2 all the time. So whoever frees one that is lent gives up a
- * reference and no more; whoever does not look at `users` (GRO) is kept off them (twin.c). When the card is taken away, those
- * that nobody uses come back from the hypervisor, until it is given away again. At the end they are freed; of the others the
- * lender's reference goes, and the driver frees them when it is done with them.
+ * Buffers that are lent to a twin. Each has one reference more than whoever uses it, also while
+ * nobody does: an sk_buff in `users`, a page of a fragment in `_refcount`, which are 2 all the
+ * time. So whoever frees one that is lent gives up a reference and no more; whoever does not look
+ * at `users` (GRO) is kept off them (twin.c). When the card is taken away, those that nobody uses
+ * come back from the hypervisor, until it is given away again. At the end they are freed; of the
+ * others the lender's reference goes, and the driver frees them when it is done with them.
  */
 #include <linux/bsearch.h>
 #include <linux/ethtool.h>
@@ -29,7 +30,8 @@ static int make_skb(struct lent *lent)
 	lent->object = (unsigned long)skb;
 	lent->head = skb->head;
 	lent->end = skb_end_offset(skb);
-	if (lent->end == SKB_WITH_OVERHEAD(BUFFER) && offset_in_page(skb->head) + BUFFER <= PAGE_SIZE) {
+	if (lent->end == SKB_WITH_OVERHEAD(BUFFER) &&
+	    offset_in_page(skb->head) + BUFFER <= PAGE_SIZE) {
 		skb_get(skb);
 		return 0;
 	}
@@ -132,7 +134,8 @@ static int lend_some(struct twin *twin, struct twin_lent *list, u32 *from)
 			continue;
 		list[lend.count++] = (struct twin_lent) {
 			.kind = lent->kind,
-			.bytes = lent->kind == TWIN_SKB ? BUFFER : lent->kind == TWIN_FRAGMENT ? PAGE_SIZE : 0,
+			.bytes = lent->kind == TWIN_SKB ? BUFFER :
+				 lent->kind == TWIN_FRAGMENT ? PAGE_SIZE : 0,
 			.object = lent->object,
 			.of = lent->kind == TWIN_BARE_SKB ? 0 : (unsigned long)lent->head,
 			.references = lent->kind == TWIN_FRAGMENT ? 2 : 0,
@@ -160,8 +163,8 @@ static u32 in_rings(struct net_device *dev)
 }
 
 /*
- * A kind of which none are asked for is none that the driver uses. Of each other one: what is asked for, for each queue that sends, and what lies in
- * rings, but of all kinds the same number at most.
+ * A kind of which none are asked for is none that the driver uses. Of each other one: what is asked
+ * for, for each queue that sends, and what lies in rings, but of all kinds the same number at most.
  */
 static u32 how_many(const struct tandem_load *load, u32 asked_for, struct net_device *dev)
 {
@@ -188,7 +191,8 @@ int tandem_pool_make(struct twin *twin, const struct tandem_load *load)
 	while (pool->count < wanted && !err) {
 		struct lent *lent = &pool->list[pool->count];
 
-		lent->kind = pool->count < skbs ? TWIN_SKB : pool->count < skbs + bare ? TWIN_BARE_SKB : TWIN_FRAGMENT;
+		lent->kind = pool->count < skbs ? TWIN_SKB :
+			     pool->count < skbs + bare ? TWIN_BARE_SKB : TWIN_FRAGMENT;
 		err = make(lent);
 		lent->is_home = true;
 		pool->count += !err;
@@ -206,8 +210,9 @@ static struct lent *find(const struct pool *pool, u64 object)
 }
 
 /*
- * What the driver has put into an sk_buff that it has freed, but for the lender's reference, is still in it: pieces of pages, and other sk_buffs.
- * The hypervisor takes back only those that have none. What it has sent itself has pages that are lent, and comes back with them.
+ * What the driver has put into an sk_buff that it has freed, but for the lender's reference, is
+ * still in it: pieces of pages, and other sk_buffs. The hypervisor takes back only those that have
+ * none. What it has sent itself has pages that are lent, and comes back with them.
  */
 static void free_rest(const struct pool *pool, const struct lent *lent)
 {
@@ -217,7 +222,10 @@ static void free_rest(const struct pool *pool, const struct lent *lent)
 
 	if (lent->is_home || lent->kind != TWIN_SKB || refcount_read(&skb->users) != 1)
 		return;
-	/* Whoever was the other user has done all that he did before. A copy that shares the data frees nothing either. */
+	/*
+	 * Whoever was the other user has done all that he did before. A copy that shares the data
+	 * frees nothing either.
+	 */
 	smp_rmb();
 	info = skb_shinfo(skb);
 	if ((atomic_read(&info->dataref) & SKB_DATAREF_MASK) != 1)
@@ -264,7 +272,11 @@ int tandem_pool_recall(struct twin *twin)
 	int err;
 
 	do {
-		lend = (struct twin_lend) { .twin = twin->number, .count = AT_ONCE, .list = (unsigned long)list };
+		lend = (struct twin_lend) {
+			.twin = twin->number,
+			.count = AT_ONCE,
+			.list = (unsigned long)list,
+		};
 		err = twin_op(TWINOP_RECALL, &lend);
 		for (n = 0; !err && n < lend.count; n++) {
 			struct lent *lent = find(&twin->pool, list[n].object);
@@ -283,8 +295,9 @@ int tandem_pool_recall(struct twin *twin)
 }
 
 /*
- * Has the driver none of the sk_buffs any more? Those that it has are told from the others by these coming back. Of one that it has freed
- * the lender's reference is left; it does not get it again, so nobody looks at it twice.
+ * Has the driver none of the sk_buffs any more? Those that it has are told from the others by these
+ * coming back. Of one that it has freed the lender's reference is left; it does not get it again,
+ * so nobody looks at it twice.
  */
 bool tandem_pool_is_drained(struct twin *twin)
 {
@@ -296,7 +309,8 @@ bool tandem_pool_is_drained(struct twin *twin)
 		const struct lent *lent = &pool->list[pool->nr_drained];
 		const struct sk_buff *skb = (void *)(unsigned long)lent->object;
 
-		if (!lent->is_home && lent->kind != TWIN_FRAGMENT && refcount_read(&skb->users) != 1)
+		if (!lent->is_home && lent->kind != TWIN_FRAGMENT &&
+		    refcount_read(&skb->users) != 1)
 			return false;
 	}
 	return true;

@@ -2,9 +2,10 @@
 /*
  * What a twin wants of this kernel: functions that it calls, and work that it leaves.
  *
- * A function runs as a driver's caller would have it: without softirqs, or without interrupts. What it changes of that (the irqsave form of a lock
- * returns with interrupts off) is of no meaning to the twin and is undone; so the functions of spin locks are not called, but
- * the word is taken or given back here.
+ * A function runs as a driver's caller would have it: without softirqs, or without interrupts. What
+ * it changes of that (the irqsave form of a lock returns with interrupts off) is of no meaning to
+ * the twin and is undone; so the functions of spin locks are not called, but the word is taken or
+ * given back here.
  */
 #include <linux/delay.h>
 #include <linux/interrupt.h>
@@ -27,18 +28,21 @@
 
 static bool is_lock(u64 f)
 {
-	return IS(f, _raw_spin_lock) || IS(f, _raw_spin_lock_bh) || IS(f, _raw_spin_lock_irq) || IS(f, _raw_spin_lock_irqsave);
+	return IS(f, _raw_spin_lock) || IS(f, _raw_spin_lock_bh) || IS(f, _raw_spin_lock_irq) ||
+	       IS(f, _raw_spin_lock_irqsave);
 }
 
 static bool is_unlock(u64 f)
 {
-	return IS(f, _raw_spin_unlock) || IS(f, _raw_spin_unlock_bh) || IS(f, _raw_spin_unlock_irq) ||
+	return IS(f, _raw_spin_unlock) || IS(f, _raw_spin_unlock_bh) ||
+	       IS(f, _raw_spin_unlock_irq) ||
 	       IS(f, _raw_spin_unlock_irqrestore);
 }
 
 static bool is_function(u64 address)
 {
-	return (address >= __START_KERNEL_map && address < __START_KERNEL_map + KERNEL_IMAGE_SIZE) ||
+	return (address >= __START_KERNEL_map &&
+		address < __START_KERNEL_map + KERNEL_IMAGE_SIZE) ||
 	       (address >= MODULES_VADDR && address < MODULES_END);
 }
 
@@ -112,8 +116,9 @@ static void count_call(struct twin *twin, u64 function)
 }
 
 /*
- * Goes on with an invocation until it ends. Until then softirqs do not run here, as they do not under a driver's caller: one might
- * wait for a lock that the twin has, and that it releases when this has gone on.
+ * Goes on with an invocation until it ends. Until then softirqs do not run here, as they do not
+ * under a driver's caller: one might wait for a lock that the twin has, and that it releases when
+ * this has gone on.
  */
 static int go_on(struct twin *twin, struct twin_call *call)
 {
@@ -123,8 +128,8 @@ static int go_on(struct twin *twin, struct twin_call *call)
 		count_call(twin, call->detail);
 		err = call_function(call);
 		if (err) {
-			pr_err("twin %u wants %pS with %llx: %d\n", twin->number, (void *)(unsigned long)call->detail,
-			       call->args[0], err);
+			pr_err("twin %u wants %pS with %llx: %d\n", twin->number,
+			       (void *)(unsigned long)call->detail, call->args[0], err);
 			return err;
 		}
 		call->flags = 0;
@@ -140,9 +145,10 @@ static int go_on(struct twin *twin, struct twin_call *call)
 }
 
 /*
- * What a transmit routine or an interrupt handler waits for is called where the event comes, with interrupts off: so Linux calls them
- * too, for a console behind a network. What the event has interrupted may wait for the transmit lock, which the twin has, and no
- * other CPU may be there to do it.
+ * What a transmit routine or an interrupt handler waits for is called where the event comes, with
+ * interrupts off: so Linux calls them too, for a console behind a network. What the event has
+ * interrupted may wait for the transmit lock, which the twin has, and no other CPU may be there to
+ * do it.
  */
 static void serve_at_once(struct twin *twin)
 {
@@ -150,13 +156,19 @@ static void serve_at_once(struct twin *twin)
 
 	/* Each of the card's transmit queues may wait; the event is one for all. */
 	for (n = 0; n < TWIN_MAX_QUEUES; n++) {
-		twin->at_once = (struct twin_call) { .twin = twin->number, .flags = TWIN_NEXT_ATOMIC };
+		twin->at_once = (struct twin_call) {
+			.twin = twin->number,
+			.flags = TWIN_NEXT_ATOMIC,
+		};
 		if (twin_op(TWINOP_NEXT, &twin->at_once) || go_on(twin, &twin->at_once))
 			return;
 	}
 }
 
-/* Of no CPU in particular: the one that heard of the work may wait for a lock that the twin has, until the work is done. */
+/*
+ * Of no CPU in particular: the one that heard of the work may wait for a lock that the twin has,
+ * until the work is done.
+ */
 static struct workqueue_struct *queue;
 
 static bool is_queue_of(struct net_device *dev, u64 address)
@@ -194,7 +206,11 @@ static void serve_note(struct twin *twin, const struct twin_note *note)
 
 static u32 serve_notes(struct twin *twin)
 {
-	struct twin_notes notes = { .twin = twin->number, .count = NOTES, .list = (unsigned long)twin->notes };
+	struct twin_notes notes = {
+		.twin = twin->number,
+		.count = NOTES,
+		.list = (unsigned long)twin->notes,
+	};
 	u32 n;
 
 	if (twin_op(TWINOP_NOTES, &notes))
@@ -229,8 +245,8 @@ static void serve(struct work_struct *work)
 }
 
 /*
- * Whoever reads that the twin was disabled would ask for the same, if he is there and when he comes to it. Until then the driver goes on with what
- * the twin has left.
+ * Whoever reads that the twin was disabled would ask for the same, if he is there and when he comes
+ * to it. Until then the driver goes on with what the twin has left.
  */
 static void begin_anew(struct work_struct *work)
 {
@@ -294,7 +310,10 @@ int tandem_serve_begin(struct twin *twin)
 		goto not_bound;
 	twin->irq = err;
 	twin->port = alloc.port;
-	/* Not where devices interrupt, if there is another CPU: their handlers may wait for locks of the twin's. */
+	/*
+	 * Not where devices interrupt, if there is another CPU: their handlers may wait for locks
+	 * of the twin's.
+	 */
 	irq_set_affinity(twin->irq, cpumask_of(cpumask_last(cpu_online_mask)));
 	return 0;
 

@@ -9,13 +9,20 @@
 #include <asm/xen/page.h>
 #include "internal.h"
 
-/* So long a twin is not used before its buffers come back: who takes the card away mostly gives it back soon, or tries to each second. */
+/*
+ * So long a twin is not used before its buffers come back: who takes the card away mostly gives it
+ * back soon, or tries to each second.
+ */
 #define UNUSED_JIFFIES (3 * HZ)
 
-/* The machine frame of the page-table root at an address of the kernel image, 0 if there can be none. */
+/*
+ * The machine frame of the page-table root at an address of the kernel image, 0 if there can be
+ * none.
+ */
 static u64 root_frame(u64 address)
 {
-	if (!PAGE_ALIGNED(address) || address < __START_KERNEL_map || address - __START_KERNEL_map >= KERNEL_IMAGE_SIZE)
+	if (!PAGE_ALIGNED(address) || address < __START_KERNEL_map ||
+	    address - __START_KERNEL_map >= KERNEL_IMAGE_SIZE)
 		return 0;
 	if (!pfn_valid(PFN_DOWN(__pa_symbol(address))))
 		return 0;
@@ -40,10 +47,12 @@ static struct device *pci_device(struct net_device *dev)
 	return device;
 }
 
-static void describe_kernel(struct twin_kernel *kernel, struct device *device, const struct tandem_load *load,
-			    const u32 *offsets)
+static void describe_kernel(struct twin_kernel *kernel, struct device *device,
+			    const struct tandem_load *load, const u32 *offsets)
 {
-	/* What the card does not reach, or what lies across frames that are apart, is copied there. */
+	/*
+	 * What the card does not reach, or what lies across frames that are apart, is copied there.
+	 */
 	const struct io_tlb_mem *bounce = device->dma_io_tlb_mem;
 
 	*kernel = (struct twin_kernel) {
@@ -65,7 +74,8 @@ static void describe_kernel(struct twin_kernel *kernel, struct device *device, c
 	};
 }
 
-static int load_image(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image)
+static int load_image(struct twin *twin, const struct tandem_load *load, const u32 *offsets,
+		      const void *image)
 {
 	struct twin_kernel kernel;
 	struct twin_load request = {
@@ -98,7 +108,10 @@ static int load_image(struct twin *twin, const struct tandem_load *load, const u
 	return 0;
 }
 
-/* Whoever waits for changes of ours does not have to look: he would try again at once what he tries each second. */
+/*
+ * Whoever waits for changes of ours does not have to look: he would try again at once what he tries
+ * each second.
+ */
 static void update_features(struct twin *twin)
 {
 	twin->is_told = true;
@@ -107,9 +120,10 @@ static void update_features(struct twin *twin)
 }
 
 /*
- * While the driver may have lent sk_buffs, Linux does not merge what comes by the card (GRO): from those that are merged it takes the pieces,
- * and then it keeps the sk_buff itself for the next packet, whoever else has a reference. The twin puts them into the driver's rings, and
- * there they are until they have been received into, also when Linux has the card again.
+ * While the driver may have lent sk_buffs, Linux does not merge what comes by the card (GRO): from
+ * those that are merged it takes the pieces, and then it keeps the sk_buff itself for the next
+ * packet, whoever else has a reference. The twin puts them into the driver's rings, and there they
+ * are until they have been received into, also when Linux has the card again.
  */
 void tandem_stop_merging(struct twin *twin)
 {
@@ -140,8 +154,8 @@ int tandem_use(struct twin *twin)
 }
 
 /*
- * As for a bridge, which has most cards: what others get is as it was on the wire. That stays so, for some drivers reset their card for it, and
- * would each time that somebody tries.
+ * As for a bridge, which has most cards: what others get is as it was on the wire. That stays so,
+ * for some drivers reset their card for it, and would each time that somebody tries.
  */
 void tandem_stop_lro(struct twin *twin)
 {
@@ -158,7 +172,10 @@ int tandem_use_card(struct twin *twin)
 	return tandem_use(twin);
 }
 
-/* It has not had the card after all: Linux merges what comes by that as before, and the time for which the twin is not used goes on. */
+/*
+ * It has not had the card after all: Linux merges what comes by that as before, and the time for
+ * which the twin is not used goes on.
+ */
 void tandem_undo_use(struct twin *twin)
 {
 	twin->used_at = twin->was_used_at;
@@ -166,16 +183,21 @@ void tandem_undo_use(struct twin *twin)
 		merge_again(twin);
 }
 
-/* Linux merges again if it did, when the twin has not run for a while and the driver has none of the lent sk_buffs any more. */
+/*
+ * Linux merges again if it did, when the twin has not run for a while and the driver has none of
+ * the lent sk_buffs any more.
+ */
 void tandem_let_merge(struct twin *twin)
 {
-	if (twin->state != TANDEM_LOADED || !twin->is_used || time_before(jiffies, twin->used_at + UNUSED_JIFFIES))
+	if (twin->state != TANDEM_LOADED || !twin->is_used ||
+	    time_before(jiffies, twin->used_at + UNUSED_JIFFIES))
 		return;
 	if (tandem_pool_is_drained(twin))
 		merge_again(twin);
 }
 
-int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image)
+int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets,
+		const void *image)
 {
 	struct device *device;
 	int err;
@@ -251,8 +273,9 @@ void tandem_fill_status(struct twin *twin)
 	struct tandem_status *status = &twin->status;
 
 	/*
-	 * Drivers tell nobody that they use fewer queues, nor what they have freed, nor netpoll that it uses a card, nor do all programs that they are
-	 * there. Somebody reads this each second.
+	 * Drivers tell nobody that they use fewer queues, nor what they have freed, nor netpoll
+	 * that it uses a card, nor do all programs that they are there. Somebody reads this each
+	 * second.
 	 */
 	tandem_check(twin);
 	tandem_give_way(twin);
@@ -262,7 +285,8 @@ void tandem_fill_status(struct twin *twin)
 	status->lent = twin->pool.count;
 	status->news = atomic_read(&twin->news);
 	status->stats = (struct twin_stats) { .twin = twin->number };
-	if (twin->state == TANDEM_EMPTY || twin_op(TWINOP_STATS, &status->stats) || status->stats.twin != twin->number)
+	if (twin->state == TANDEM_EMPTY || twin_op(TWINOP_STATS, &status->stats) ||
+	    status->stats.twin != twin->number)
 		status->stats = (struct twin_stats) { .twin = twin->number };
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The two interfaces of tandem.ko. First hypercall 55, as twin-abi/src/op.rs describes it; then what twind asks for, as
- * twind/src/device.rs has it. All fields are little-endian, and there is no padding.
+ * The two interfaces of tandem.ko. First hypercall 55, as twin-abi/src/op.rs describes it; then
+ * what twind asks for, as twind/src/device.rs has it. All fields are little-endian, and there is no
+ * padding.
  */
 #ifndef TANDEM_H
 #define TANDEM_H
@@ -33,7 +34,8 @@ struct twin_load {
 static_assert(sizeof(struct twin_load) == 80);
 
 struct twin_kernel {
-	u64 page_offset, vmalloc_start, vmalloc_end, vmemmap_start, jiffies, p2m, p2m_frames, dma_limit;
+	u64 page_offset, vmalloc_start, vmalloc_end, vmemmap_start;
+	u64 jiffies, p2m, p2m_frames, dma_limit;
 	u64 bounce, bounce_frames, offsets;
 	u32 nr_offsets, flags;
 	u64 sleepers;
@@ -41,7 +43,13 @@ struct twin_kernel {
 };
 static_assert(sizeof(struct twin_kernel) == 112);
 
-enum { TWIN_CHECKSUM_V4 = 1, TWIN_CHECKSUM_V6 = 2, TWIN_SG = 4, TWIN_GSO_TCPV4 = 8, TWIN_GSO_TCPV6 = 16 };
+enum {
+	TWIN_CHECKSUM_V4 = 1,
+	TWIN_CHECKSUM_V6 = 2,
+	TWIN_SG = 4,
+	TWIN_GSO_TCPV4 = 8,
+	TWIN_GSO_TCPV6 = 16,
+};
 
 struct twin_attach {
 	u32 twin, vif;
@@ -82,7 +90,8 @@ enum { TWIN_NEXT_ATOMIC = 1 };
 
 struct twin_stats {
 	u32 twin, flags, domain, functions, disabled, has_card, reason, offset;
-	u64 detail, original, calls, handlers, polls, packets, upcalls, lock_waits, turns, ticks, aborts;
+	u64 detail, original, calls, handlers, polls, packets, upcalls, lock_waits, turns, ticks;
+	u64 aborts;
 };
 static_assert(sizeof(struct twin_stats) == 120);
 
@@ -114,20 +123,23 @@ struct twin_note {
 static_assert(sizeof(struct twin_note) == 16);
 
 /*
- * /dev/tandem: an open file is a twin. A request is one write, which begins with its command and returns when it is done;
- * nothing in it is an address of the writer's. A read gives a struct tandem_status, and waits until there is something that
- * this file has not been told yet; so does poll. TANDEM_LOOK does nothing but make that something. Closing the file undoes everything.
+ * /dev/tandem: an open file is a twin. A request is one write, which begins with its command and
+ * returns when it is done; nothing in it is an address of the writer's. A read gives a struct
+ * tandem_status, and waits until there is something that this file has not been told yet; so does
+ * poll. TANDEM_LOOK does nothing but make that something. Closing the file undoes everything.
  *
- * Errors of a write: EINVAL for what makes no sense, and for an image that breaks a rule, which the status names; ENODEV if there is no
- * such interface, or it is gone; EOPNOTSUPP if it is no PCI device's, or a program is to see its packets (XDP); EEXIST if a twin is
- * loaded; ENOENT if none is; EDOM if there are too few per-CPU areas, of which the status says how many are needed; ENETDOWN for an
- * interface that is down, ENOLINK for one whose card has no link; EBUSY if it is attached; EAGAIN if its driver has other interrupts by
- * now, ENXIO if they are another interface's; EPERM to damage what the module does not allow; ETIMEDOUT if the twin did not notice;
- * others as the hypervisor gives them.
- * Opening gives ENOSYS on another hypervisor.
+ * Errors of a write: EINVAL for what makes no sense, and for an image that breaks a rule, which the
+ * status names; ENODEV if there is no such interface, or it is gone; EOPNOTSUPP if it is no PCI
+ * device's, or a program is to see its packets (XDP); EEXIST if a twin is loaded; ENOENT if none
+ * is; EDOM if there are too few per-CPU areas, of which the status says how many are needed;
+ * ENETDOWN for an interface that is down, ENOLINK for one whose card has no link; EBUSY if it is
+ * attached; EAGAIN if its driver has other interrupts by now, ENXIO if they are another
+ * interface's; EPERM to damage what the module does not allow; ETIMEDOUT if the twin did not
+ * notice; others as the hypervisor gives them. Opening gives ENOSYS on another hypervisor.
  */
 enum tandem_command {
-	TANDEM_LOAD, TANDEM_UNLOAD, TANDEM_ATTACH, TANDEM_DETACH, TANDEM_CALL, TANDEM_LOOK, TANDEM_DAMAGE,
+	TANDEM_LOAD, TANDEM_UNLOAD, TANDEM_ATTACH, TANDEM_DETACH, TANDEM_CALL, TANDEM_LOOK,
+	TANDEM_DAMAGE,
 };
 
 /* Followed by nr_offsets words and the image. */
@@ -137,7 +149,8 @@ struct tandem_load {
 	u64 root;		/* address of init_top_pgt */
 	u64 budget;
 	u32 nr_offsets, image_bytes;
-	u32 skbs, bare_skbs, fragments;	/* buffers, beside what lies in the card's rings; 0: none of that kind */
+	/* Buffers, beside what lies in the card's rings; 0: none of that kind. */
+	u32 skbs, bare_skbs, fragments;
 	u32 mode;		/* of the image, as the hypervisor names it */
 	u64 sleepers;		/* pv_lock_hash, or 0 */
 	u32 nr_sleepers, sleeper_bytes;
@@ -151,7 +164,8 @@ struct tandem_irq {
 
 struct tandem_attach {
 	u32 command, vif, nr_irqs;
-	u32 ifindex;		/* of the interface whose interrupts these are: others may have got its name */
+	/* Of the interface whose interrupts these are: others may have got its name. */
+	u32 ifindex;
 	struct tandem_irq irqs[TWIN_MAX_QUEUES];
 };
 static_assert(sizeof(struct tandem_attach) == 16 + 24 * TWIN_MAX_QUEUES);
@@ -169,7 +183,8 @@ enum tandem_state { TANDEM_EMPTY, TANDEM_LOADED, TANDEM_ATTACHED };
 
 struct tandem_status {
 	u32 state;
-	u32 obstacle;		/* the error that attaching the card would give for what the interface is just now, or 0 */
+	/* The error that attaching the card would give for what the interface is just now, or 0. */
+	u32 obstacle;
 	u32 areas;
 	u32 lent;		/* buffers */
 	u32 rule, offset;	/* of the image that was refused last */
@@ -178,7 +193,10 @@ struct tandem_status {
 	u32 code_offset;
 	u32 news;		/* counts what was told, but for what a request has done */
 	struct twin_stats stats;
-	/* Functions of this kernel that the twin had called, and how often; the last one counts all others. */
+	/*
+	 * Functions of this kernel that the twin had called, and how often; the last one counts all
+	 * others.
+	 */
 	struct {
 		u64 function, count;
 	} called[TANDEM_FUNCTIONS];
