@@ -173,6 +173,27 @@ fn a_queue_that_is_not_served_leaves_the_others_their_buffers() {
     assert_eq!((fill(&mut f, 0, 0).len(), f.pool.free().0), (6, 10));
 }
 
+/// What lies in rings is nobody's share.
+#[test]
+fn a_queue_that_is_not_served_leaves_the_others_theirs_also_if_rings_are_long() {
+    let (mut f, _) = domain(0);
+    for n in 0..3072 {
+        f.pool.lend(SKBS + n * 512, BUFFERS + n * 4096, 2048).expect("memory");
+        f.pool.locate(SKBS + n * 512, 0x7000);
+        f.pool.lend_fragment(FRAGMENTS + n * 4096, VMEMMAP + n * 64, 2, 4096).expect("memory");
+        f.pool.locate(FRAGMENTS + n * 4096, 0x10_0000 + n * 4096);
+    }
+    f.pool.share_among(2);
+    for _ in 0..2048 {
+        assert!(f.pool.take(100, Use::Driver).is_some() && f.pool.take_fragment(2048).is_some());
+    }
+    let stuck = fill(&mut f, 0, 2);
+    let others = fill(&mut f, 1, 2);
+    assert_eq!((stuck.len(), others.len()), (192, 191), "of 384 pages each; some more are kept than a quarter");
+    stuck.iter().chain(&others).for_each(|skb| f.pool.unreserve(*skb));
+    assert_eq!((fill(&mut f, 0, 0).len(), fill(&mut f, 1, 0).len()), (384, 384));
+}
+
 #[test]
 fn a_queue_leaves_the_others_their_pages() {
     let (mut f, s) = domain(16);

@@ -188,10 +188,16 @@ impl Receiving {
         self.now = self.now.saturating_sub(1);
     }
 
-    /// So many of `all` objects, of which the driver does not have these, are for what is received.
+    /// So many of `all` objects, of which the driver has these, are for what is received besides.
     #[inline(always)]
     const fn kept_free(self, all: usize) -> usize {
         all.saturating_sub(self.now) / KEPT_FREE
+    }
+
+    /// So many are for what is sent.
+    #[inline(always)]
+    const fn left(self, all: usize) -> usize {
+        all.saturating_sub(self.now) - self.kept_free(all)
     }
 }
 
@@ -274,13 +280,10 @@ impl Pool {
         Ok(())
     }
 
-    /// There are more or fewer objects than before: what is not for what is received is for all transmit queues.
+    /// There are more or fewer objects than before, or transmit queues: the driver may have so many to receive into.
     fn share_out(&mut self) {
-        let of = |all: usize| all - all / KEPT_FREE;
-        let nr_fragments = self.fragments.objects.len();
-        self.shares.of(of(self.nr_whole), of(nr_fragments));
         self.receiving.of(self.nr_whole, self.shares.nr_queues());
-        self.receiving_fragments.of(nr_fragments, self.shares.nr_queues());
+        self.receiving_fragments.of(self.fragments.objects.len(), self.shares.nr_queues());
     }
 
     /// Is this an `sk_buff`, or the data of a fragment, that is lent?
@@ -503,13 +506,14 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn has_room_for(&self, queue: usize) -> bool {
-        self.has_room() && self.shares.may_hold_buffer(queue)
+        self.has_room() && self.shares.may_hold_buffer(queue, self.receiving.left(self.nr_whole))
     }
 
     /// May it take `count` fragments for one of this transmit queue's?
     #[must_use]
     pub fn has_pages_for(&self, queue: usize, count: usize) -> bool {
-        self.has_pages(count) && self.shares.may_hold_pages(queue, count)
+        let all = self.receiving_fragments.left(self.fragments.objects.len());
+        self.has_pages(count) && self.shares.may_hold_pages(queue, count, all)
     }
 
     /// Is so little free that packets wait for it, or that the driver has found nothing since [`Self::reclaim`] looked

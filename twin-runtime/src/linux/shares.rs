@@ -9,11 +9,7 @@ const PLACES: usize = (MAX_LANES + 1).next_power_of_two();
 /// See the module. Of one queue, if nothing else was said.
 #[derive(Clone, Debug)]
 pub struct Shares {
-    nr_queues: u32,
-    /// What there is for all of them: buffers, pages.
-    all: (u32, u32),
-    /// A queue's share.
-    share: (u32, u32),
+    nr_queues: usize,
     /// What each holds.
     buffers: [u32; PLACES],
     pages: [u32; PLACES],
@@ -21,7 +17,7 @@ pub struct Shares {
 
 impl Default for Shares {
     fn default() -> Self {
-        Self { nr_queues: 1, all: (0, 0), share: (0, 0), buffers: [0; PLACES], pages: [0; PLACES] }
+        Self { nr_queues: 1, buffers: [0; PLACES], pages: [0; PLACES] }
     }
 }
 
@@ -53,34 +49,33 @@ impl Holder {
 impl Shares {
     /// From now on so many queues share, at least one.
     pub fn among(&mut self, nr_queues: usize) {
-        self.nr_queues = u32::try_from(nr_queues.max(1)).unwrap_or(u32::MAX);
-        self.of(self.all.0 as usize, self.all.1 as usize);
+        self.nr_queues = nr_queues.max(1);
     }
 
     /// So many share.
     #[must_use]
     pub fn nr_queues(&self) -> usize {
-        self.nr_queues as usize
+        self.nr_queues
     }
 
-    /// From now on this is what there is for all of them. Each may hold something.
-    pub fn of(&mut self, buffers: usize, pages: usize) {
-        self.all = (u32::try_from(buffers).unwrap_or(u32::MAX), u32::try_from(pages).unwrap_or(u32::MAX));
-        self.share = ((self.all.0 / self.nr_queues).max(1), self.all.1 / self.nr_queues);
-    }
-
-    /// May `queue` hold one more buffer?
+    /// May `queue` hold one more buffer, if there are `all` for all of them? Each may hold something.
     #[inline(always)]
     #[must_use]
-    pub fn may_hold_buffer(&self, queue: usize) -> bool {
-        self.nr_queues == 1 || self.buffers[Holder::of(queue).place()] < self.share.0
+    pub fn may_hold_buffer(&self, queue: usize, all: usize) -> bool {
+        self.nr_queues == 1 || self.has_its_share_beside(self.buffers[Holder::of(queue).place()], 1, all)
     }
 
-    /// May `queue` hold `count` more pages? One that holds none may have those of a packet.
+    /// May `queue` hold `count` more pages, if there are `all` for all of them? One that holds none may have those of a
+    /// packet.
     #[must_use]
-    pub fn may_hold_pages(&self, queue: usize, count: usize) -> bool {
-        let held = self.pages[Holder::of(queue).place()];
-        self.nr_queues == 1 || held == 0 || held as usize + count <= self.share.1 as usize
+    pub fn may_hold_pages(&self, queue: usize, count: usize, all: usize) -> bool {
+        self.nr_queues == 1 || self.has_its_share_beside(self.pages[Holder::of(queue).place()], count, all)
+    }
+
+    /// A queue that holds `held` has its share of `all` with `count` more, or less.
+    #[inline]
+    fn has_its_share_beside(&self, held: u32, count: usize, all: usize) -> bool {
+        held == 0 || (held as usize + count).saturating_mul(self.nr_queues) <= all
     }
 
     /// `queue` holds one more buffer.
@@ -118,17 +113,16 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn shares(nr_queues: usize, buffers: usize, pages: usize) -> Shares {
+    fn shares(nr_queues: usize) -> Shares {
         let mut shares = Shares::default();
         shares.among(nr_queues);
-        shares.of(buffers, pages);
         shares
     }
 
-    /// `queue` takes as many as it may; how many.
-    fn fill(shares: &mut Shares, queue: usize) -> alloc::vec::Vec<Holder> {
+    /// `queue` takes as many of `all` as it may; how many.
+    fn fill(shares: &mut Shares, queue: usize, all: usize) -> alloc::vec::Vec<Holder> {
         let mut holders = alloc::vec::Vec::new();
-        while shares.may_hold_buffer(queue) {
+        while shares.may_hold_buffer(queue, all) {
             holders.push(shares.hold_buffer(queue));
         }
         holders
@@ -136,43 +130,45 @@ mod tests {
 
     #[test]
     fn one_queue_may_hold_what_there_is() {
-        let mut shares = shares(1, 1, 1);
+        let mut shares = shares(1);
         for _ in 0..3 {
-            assert!(shares.may_hold_buffer(0) && shares.may_hold_pages(0, 17));
+            assert!(shares.may_hold_buffer(0, 1) && shares.may_hold_pages(0, 17, 1));
             assert_eq!(shares.hold_buffer(0), Holder::NOBODY);
         }
     }
 
     #[test]
     fn none_takes_what_is_the_others() {
-        let mut shares = shares(3, 100, 0);
-        let first = fill(&mut shares, 0);
-        assert_eq!((first.len(), fill(&mut shares, 1).len(), fill(&mut shares, 2).len()), (33, 33, 33));
+        let mut shares = shares(3);
+        let first = fill(&mut shares, 0, 100);
+        assert_eq!((first.len(), fill(&mut shares, 1, 100).len(), fill(&mut shares, 2, 100).len()), (33, 33, 33));
         shares.give_back(first[7], 0);
-        assert_eq!(fill(&mut shares, 0).len(), 1);
+        assert_eq!(fill(&mut shares, 0, 100).len(), 1);
         shares.give_back(Holder::NOBODY, 0);
-        assert_eq!([0, 1, 2].map(|queue| fill(&mut shares, queue).len()), [0; 3], "what is nobody's is nobody's");
-        shares.of(130, 0);
-        assert_eq!(fill(&mut shares, 2).len(), 10, "there are more");
+        let more = [0, 1, 2].map(|queue| fill(&mut shares, queue, 100).len());
+        assert_eq!(more, [0; 3], "what is nobody's is nobody's");
+        assert_eq!(fill(&mut shares, 2, 130).len(), 10, "there are more");
+        assert_eq!(fill(&mut shares, 2, 100).len(), 0, "there are fewer, and it holds more than its share");
         shares.among(2);
-        assert_eq!(fill(&mut shares, 1).len(), 65 - 33, "what it holds counts when others share");
+        assert_eq!(fill(&mut shares, 1, 130).len(), 65 - 33, "what it holds counts when others share");
     }
 
     #[test]
     fn each_may_hold_something() {
-        let mut shares = shares(16, 3, 3);
-        assert_eq!((fill(&mut shares, 0).len(), fill(&mut shares, 15).len()), (1, 1));
-        assert!(shares.may_hold_pages(3, 17), "those of one packet");
+        let mut shares = shares(16);
+        assert_eq!((fill(&mut shares, 0, 3).len(), fill(&mut shares, 15, 3).len()), (1, 1));
+        assert!(shares.may_hold_pages(3, 17, 3), "those of one packet");
         assert_eq!(shares.hold_buffer(16), Holder::NOBODY, "there is no such queue");
     }
 
     #[test]
     fn pages_are_shared_like_buffers() {
-        let mut shares = shares(2, 32, 32);
+        let mut shares = shares(2);
         let holder = shares.hold_buffer(1);
         shares.hold_pages(holder, 10);
-        assert!(shares.may_hold_pages(1, 6) && !shares.may_hold_pages(1, 7) && shares.may_hold_pages(0, 16));
+        let may = |shares: &Shares, queue, count| shares.may_hold_pages(queue, count, 32);
+        assert!(may(&shares, 1, 6) && !may(&shares, 1, 7) && may(&shares, 0, 16));
         shares.give_back(holder, 10);
-        assert!(shares.may_hold_pages(1, 16) && fill(&mut shares, 1).len() == 16);
+        assert!(may(&shares, 1, 16) && fill(&mut shares, 1, 32).len() == 16);
     }
 }
