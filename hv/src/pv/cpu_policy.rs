@@ -3,6 +3,7 @@
 use crate::arch::{fpu, tsc, tsc_warp};
 use crate::domain::vcpu::OwnedVcpu;
 use crate::mem;
+use core::sync::atomic::Ordering;
 use hv_core::control;
 use hv_core::cpuid::{TscView, View};
 use x86::cpuid::CpuidRegs;
@@ -23,10 +24,10 @@ pub fn lookup(v: &OwnedVcpu, leaf: u32, subleaf: u32) -> CpuidRegs {
         machine_address_bits: machine_address_bits(),
         tsc: TscView {
             host_tsc_reliable: tsc::is_invariant() && tsc_warp::are_alike(),
-            mode: 0,
+            mode: domain.tsc_mode.load(Ordering::Relaxed),
             khz,
             host_khz: khz,
-            incarnation: 0,
+            incarnation: domain.tsc_incarnation.load(Ordering::Relaxed),
             offset: 0,
             mul: scale.mul,
             shift: scale.shift,

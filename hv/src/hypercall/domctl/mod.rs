@@ -169,7 +169,8 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
             match info.tsc_mode {
                 TSC_DEFAULT | TSC_NATIVE => {
                     d.tsc_mode.store(info.tsc_mode, Ordering::Relaxed);
-                    d.tsc_incarnation.store(info.incarnation, Ordering::Relaxed);
+                    // The tools hand on what they got where it was before, and nobody else counts.
+                    d.tsc_incarnation.store(info.incarnation.wrapping_add(1), Ordering::Relaxed);
                     OK
                 }
                 _ => Err(Errno::EOPNOTSUPP),
