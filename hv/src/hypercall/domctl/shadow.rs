@@ -7,7 +7,7 @@ use crate::domain::{passthrough, Domain};
 use crate::hypercall::{Done, GuestPtr};
 use crate::mem::frames;
 use crate::pv::vtlb;
-use crate::sched::{self, AllHeld};
+use crate::sched::{self, AllHeld, Held};
 use crate::sync::MutexGuard;
 use core::sync::atomic::Ordering;
 use hv_core::allowance::PAGE;
@@ -82,8 +82,10 @@ fn enable(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Outcome {
     }
     // What a snapshot writes on the way back is not logged. It stops each vCPU before it holds them, and looks for a
     // log when it has.
-    held.try_each(|v| if v.stop.load(Ordering::Acquire) & stop::SNAPSHOT == 0 { Ok(()) } else { Err(Errno::EBUSY) })?;
-    let result = go_on_enabling(d, held, place);
+    let is_free = |v: &Held<'_>| v.stop.load(Ordering::Acquire) & stop::SNAPSHOT == 0;
+    let free = held.try_each(|v| if is_free(v) { Ok(()) } else { Err(Errno::EBUSY) });
+    // What an earlier execution has made goes with any error.
+    let result = free.and_then(|()| go_on_enabling(d, held, place));
     if result.is_err_and(|errno| errno != Errno::ERESTART) {
         disable(d, held, place);
     }
