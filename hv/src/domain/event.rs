@@ -165,7 +165,10 @@ pub fn reset(d: &Domain, lost: impl Fn(u32), mut preempt: impl FnMut() -> bool) 
             return Ok(false);
         }
     }
-    d.events.lock().finish_reset()?;
+    let mut channels = d.events.lock();
+    // Events were written there, and who reads the log of writes does not find these pages any more.
+    channels.for_each_page(|page| d.mm.log.mark(page.mfn()));
+    channels.finish_reset()?;
     Ok(true)
 }
 

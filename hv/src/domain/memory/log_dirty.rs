@@ -3,7 +3,8 @@
 //! Who writes, and where that is noted: the domain itself, at the fault by which its cache of page tables gets a
 //! writable entry ([`crate::pv::vtlb`]); the hypervisor in page tables and descriptors on its behalf
 //! ([`super::mmu_env`]); users of grants when they begin and end, and at every reading of the log while they last;
-//! event and `vcpu_info` pages at every reading. Pages that are new to the domain count as written.
+//! event and `vcpu_info` pages at every reading, and those of events when a reset gives them back. Pages that are new
+//! to the domain count as written.
 //!
 //! As in Xen, what the control domain's tools write through mappings of their own is not noted.
 
