@@ -16,7 +16,7 @@ pub mod vtd;
 
 use x86::Mfn;
 
-pub use space::{DmaSpace, Narrowed};
+pub use space::{DmaSpace, Narrowed, Widened};
 pub use tables::{Format, OutOfMemory, TableMem, Tables};
 
 /// What devices may do with a frame.

@@ -29,7 +29,7 @@ use hardware::{Confined, Hardware};
 use hv_core::allowance::CALL;
 use hv_core::cmdline::Options;
 use hv_core::frame::FrameType;
-use hv_core::iommu::{Access, AnyFormat, DmaSpace, Forget, Narrowed, TableMem, Tables};
+use hv_core::iommu::{Access, AnyFormat, DmaSpace, Forget, Narrowed, TableMem, Tables, Widened};
 use hv_core::passthrough::{confined_to, Owner};
 pub use report::{add as add_reports, handle_faults, has_news, init as init_reports};
 use x86::Mfn;
@@ -294,18 +294,22 @@ pub fn warn_out_of_reach(dma: &DomainDma, mfn: Mfn) {
         .warn(format_args!("d{id}: out of memory for the IOMMU's tables: its devices do not reach frame {frame:#x}"));
 }
 
+/// Devices of a domain may do more with a frame than before: the units hear of it, if they have to.
+fn tell_of_more(iommu: &Iommu, own: &OwnTables, mfn: Mfn, widened: Widened) {
+    if iommu.is_told_of_additions || widened == Widened(true) {
+        forget(iommu, Forget::Page(own.id, mfn));
+    }
+}
+
 /// A frame of the domain with `dma` became writable.
 pub fn allow(dma: &DomainDma, mfn: Mfn) {
     allow_in(dma, mfn, &memory::OfDomain);
 }
 
 fn allow_in(dma: &DomainDma, mfn: Mfn, mem: &impl TableMem) {
-    with_space(dma, |iommu, own| {
-        if own.space.allow_own(mem, mfn).is_err() {
-            warn_out_of_reach(dma, mfn);
-        } else if iommu.is_told_of_additions {
-            forget(iommu, Forget::Page(own.id, mfn));
-        }
+    with_space(dma, |iommu, own| match own.space.allow_own(mem, mfn) {
+        Err(_) => warn_out_of_reach(dma, mfn),
+        Ok(widened) => tell_of_more(iommu, own, mfn, widened),
     });
 }
 
@@ -346,11 +350,9 @@ pub fn flush_released() {
 /// it is in the list.
 pub fn grant(dma: &DomainDma, mfn: Mfn, writable: bool) -> bool {
     let done = with_space(dma, |iommu, own| {
-        let done = own.space.grant(&memory::OfDomain, mfn, writable).is_ok();
-        if iommu.is_told_of_additions {
-            forget(iommu, Forget::Page(own.id, mfn));
-        }
-        done
+        let done = own.space.grant(&memory::OfDomain, mfn, writable);
+        tell_of_more(iommu, own, mfn, done.unwrap_or(Widened(false)));
+        done.is_ok()
     });
     done.unwrap_or(true)
 }

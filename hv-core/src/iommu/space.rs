@@ -31,6 +31,13 @@ impl Shares {
 #[must_use = "a right that was withdrawn works until the flush"]
 pub struct Narrowed(pub bool);
 
+/// Did devices get more rights to a frame that they reached already? An IOMMU may remember the fewer ones, and stop
+/// what is allowed now. That a frame is not reached at all it remembers only if it says so.
+/// Source: VT-d specification, Capability Register, CM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a right that was added may not work until the flush"]
+pub struct Widened(pub bool);
+
 /// See the module's documentation. The shell keeps it in a lock that is taken after all others but the allocator's.
 #[derive(Debug)]
 pub struct DmaSpace<F> {
@@ -59,11 +66,11 @@ impl<F: Format> DmaSpace<F> {
     }
 
     /// A frame of the domain's became writable: devices may write it, too.
-    pub fn allow_own(&mut self, mem: &impl TableMem, mfn: Mfn) -> Result<(), OutOfMemory> {
+    pub fn allow_own(&mut self, mem: &impl TableMem, mfn: Mfn) -> Result<Widened, OutOfMemory> {
         if let Some(shares) = self.granted.get_mut(&mfn.raw()) {
             shares.own = true;
         }
-        self.tables.set(mem, mfn, Access::ReadWrite).map(|_| ())
+        self.widen(mem, mfn, Access::ReadWrite)
     }
 
     /// It is not any more, or not the domain's.
@@ -77,13 +84,13 @@ impl<F: Format> DmaSpace<F> {
     }
 
     /// A frame is granted to the domain once more.
-    pub fn grant(&mut self, mem: &impl TableMem, mfn: Mfn, writable: bool) -> Result<(), OutOfMemory> {
+    pub fn grant(&mut self, mem: &impl TableMem, mfn: Mfn, writable: bool) -> Result<Widened, OutOfMemory> {
         let own = self.tables.get(mem, mfn) == Access::ReadWrite;
         let shares = self.granted.entry(mfn.raw()).or_insert(Shares { own, ..Shares::default() });
         let count = if writable { &mut shares.writers } else { &mut shares.readers };
         *count = count.saturating_add(1);
         let access = shares.access();
-        self.tables.set(mem, mfn, access).map(|_| ())
+        self.widen(mem, mfn, access)
     }
 
     /// One such grant has ended.
@@ -100,6 +107,12 @@ impl<F: Format> DmaSpace<F> {
             }
         }
         self.set(mem, mfn, shares.access())
+    }
+
+    /// Sets an access that is no less than the one before.
+    fn widen(&self, mem: &impl TableMem, mfn: Mfn, access: Access) -> Result<Widened, OutOfMemory> {
+        let before = self.tables.set(mem, mfn, access)?;
+        Ok(Widened(before != Access::None && before < access))
     }
 
     /// Sets an access that needs no new table: there is one, or nothing was ever mapped there.

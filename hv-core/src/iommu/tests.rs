@@ -84,7 +84,7 @@ fn large_pages(format: AnyFormat) {
 fn memory_that_runs_out_leaves_what_is_there() {
     let mem = Memory::new(3);
     let mut s = space(&mem);
-    s.allow_own(&mem, mfn(7)).unwrap();
+    assert_eq!(s.allow_own(&mem, mfn(7)), Ok(Widened(false)));
     assert_eq!(s.allow_own(&mem, mfn(7 << 9)), Err(OutOfMemory));
     assert_eq!(s.grant(&mem, mfn(8 << 9), true), Err(OutOfMemory));
     assert_eq!(s.revoke(&mem, mfn(8 << 9), true), Narrowed(false));
@@ -103,10 +103,11 @@ fn what_there_is_room_for_is_reached_without_memory() {
     mem.left.set(0);
     for n in first..first + count {
         assert_eq!(space.tables.get(&mem, mfn(n)), Access::None);
-        match n % 2 {
-            0 => space.allow_own(&mem, mfn(n)).unwrap(),
-            _ => space.grant(&mem, mfn(n), false).unwrap(),
-        }
+        let widened = match n % 2 {
+            0 => space.allow_own(&mem, mfn(n)),
+            _ => space.grant(&mem, mfn(n), false),
+        };
+        assert_eq!(widened, Ok(Widened(false)), "nothing was reached");
     }
     assert_eq!(space.make_room(&mem, mfn(4096), 1), Err(OutOfMemory));
     assert_eq!(space.make_room(&mem, mfn(1535), 2), Err(OutOfMemory), "all of it, or it is an error");
@@ -120,7 +121,7 @@ fn tables_are_freed_in_steps() {
     let mem = Memory::new(1000);
     let mut s = space(&mem);
     for n in 0..300 {
-        s.allow_own(&mem, mfn(n << 9)).unwrap();
+        assert_eq!(s.allow_own(&mem, mfn(n << 9)), Ok(Widened(false)));
     }
     let mut steps = 0;
     while !s.free_some(&mem, 50) {
@@ -128,6 +129,20 @@ fn tables_are_freed_in_steps() {
         assert!(steps < 20);
     }
     assert!(steps >= 5 && mem.tables.borrow().is_empty());
+}
+
+/// A unit may remember that a frame can only be read, and stop a write that is allowed by now.
+#[test]
+fn who_may_write_what_it_could_only_read_is_told_of() {
+    let mem = Memory::new(100);
+    let mut s = space(&mem);
+    assert_eq!(s.grant(&mem, mfn(7), false), Ok(Widened(false)), "nothing is remembered of it");
+    assert_eq!(s.grant(&mem, mfn(7), false), Ok(Widened(false)), "no more than before");
+    assert_eq!(s.grant(&mem, mfn(7), true), Ok(Widened(true)));
+    assert_eq!(s.grant(&mem, mfn(7), true), Ok(Widened(false)));
+    assert_eq!(s.grant(&mem, mfn(8), true), Ok(Widened(false)));
+    assert_eq!(s.grant(&mem, mfn(9), false), Ok(Widened(false)));
+    assert_eq!(s.allow_own(&mem, mfn(9)), Ok(Widened(true)), "one of its own");
 }
 
 #[derive(Clone, Debug)]
@@ -149,7 +164,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Devices reach what is the domain's own and writable, and what is granted, and every loss of a right is reported.
+    /// Devices reach what is the domain's own and writable, and what is granted; every loss of a right is reported, and
+    /// what is added to one.
     #[test]
     fn a_space_is_what_its_history_says(steps in prop::collection::vec(step(), 1..120)) {
         let mem = Memory::new(1000);
@@ -169,12 +185,13 @@ proptest! {
         for step in steps {
             let before = frames.map(|f| naive(&own, &grants, f));
             let mut reported = Narrowed(false);
+            let mut widened = Widened(false);
             match step {
                 // A frame of its own that becomes writable again is not mapped, unless it is granted.
-                Step::Allow(f) => { own.insert(f); s.allow_own(&mem, mfn(f)).unwrap(); }
+                Step::Allow(f) => { own.insert(f); widened = s.allow_own(&mem, mfn(f)).unwrap(); }
                 // The type of a frame that is granted for writing does not change.
                 Step::Forbid(f) => { own.remove(&f); reported = s.forbid_own(&mem, mfn(f)); }
-                Step::Grant(f, w) => { grants.push((f, w)); s.grant(&mem, mfn(f), w).unwrap(); }
+                Step::Grant(f, w) => { grants.push((f, w)); widened = s.grant(&mem, mfn(f), w).unwrap(); }
                 Step::Revoke(n) if !grants.is_empty() => {
                     let (f, w) = grants.swap_remove(n % grants.len());
                     reported = s.revoke(&mem, mfn(f), w);
@@ -185,6 +202,7 @@ proptest! {
             for ((f, before), after) in frames.iter().zip(before).zip(after) {
                 prop_assert_eq!(s.tables.get(&mem, mfn(*f)), after, "frame {}", f);
                 prop_assert!(after >= before || reported == Narrowed(true));
+                prop_assert!(after <= before || before == Access::None || widened == Widened(true));
             }
         }
     }
