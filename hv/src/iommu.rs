@@ -39,7 +39,7 @@ use xen_abi::memory::E820Entry;
 
 /// Id of the hardware domain's tables when they do not follow its frames. Id 0 is not used.
 const HARDWARE_ID: u16 = 1;
-/// Tables freed between two looks at what else there is to do.
+/// Tables, and entries of the list of what is granted, that are freed between two looks at what else there is to do.
 const FREE_STEPS: u32 = 256;
 
 /// What an active IOMMU is.

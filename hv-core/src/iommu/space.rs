@@ -121,9 +121,13 @@ impl<F: Format> DmaSpace<F> {
         Narrowed(access < before)
     }
 
-    /// Nothing is granted to it any more and its tables are freed, `budget` of them. `true`: all.
-    pub fn free_some(&mut self, mem: &impl TableMem, budget: u32) -> bool {
-        self.granted.clear();
-        self.tables.free_some(mem, budget)
+    /// Nothing is granted to it any more and its tables are freed: `budget` of what was granted and of tables. `true`:
+    /// all.
+    pub fn free_some(&mut self, mem: &impl TableMem, mut budget: u32) -> bool {
+        // As many as a domain has handles.
+        while budget > 0 && self.granted.pop_first().is_some() {
+            budget -= 1;
+        }
+        self.granted.is_empty() && self.tables.free_some(mem, budget)
     }
 }

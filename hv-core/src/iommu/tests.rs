@@ -131,6 +131,21 @@ fn tables_are_freed_in_steps() {
     assert!(steps >= 5 && mem.tables.borrow().is_empty());
 }
 
+#[test]
+fn what_was_granted_is_forgotten_in_steps() {
+    let mem = Memory::new(1000);
+    let mut s = space(&mem);
+    for n in 0..500 {
+        assert_eq!(s.grant(&mem, mfn(n), n % 2 == 0), Ok(Widened(false)));
+    }
+    let mut steps = 0;
+    while !s.free_some(&mem, 50) {
+        steps += 1;
+        assert!(steps < 20);
+    }
+    assert!(steps >= 10 && mem.tables.borrow().is_empty(), "{steps}");
+}
+
 /// A unit may remember that a frame can only be read, and stop a write that is allowed by now.
 #[test]
 fn who_may_write_what_it_could_only_read_is_told_of() {
